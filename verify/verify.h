@@ -1,0 +1,89 @@
+/* What is accepted, and how a token is drawn: pure functions of probabilities and random numbers.
+ * Includes nothing but src/base. Transforms and rules are the only code that decides a token, in plain
+ * decoding and in speculation alike. */
+#ifndef TD_VERIFY_H
+#define TD_VERIFY_H
+
+#include "base/base.h"
+
+/* ---- the sampler: logits -> probabilities, the user's whole pipeline ----
+ * Order: logit bias, penalties (repetition, frequency and presence over the last `repeat_last_n`
+ * tokens), then temperature 0 = argmax; else top-k, top-p, min-p on the untempered distribution and
+ * temperature last, as llama.cpp's default chain does. */
+
+typedef struct verify_bias {
+    int32_t token;
+    float bias; /* added to the logit; -INFINITY forbids the token */
+} verify_bias;
+
+typedef struct verify_sampler {
+    float temperature;       /* 0: greedy */
+    int top_k;               /* <= 0: off */
+    float top_p;             /* >= 1: off */
+    float min_p;             /* <= 0: off */
+    float repeat_penalty;    /* 1: off */
+    float presence_penalty;  /* 0: off */
+    float frequency_penalty; /* 0: off */
+    int repeat_last_n;       /* window of the penalties; 0: off, -1: the whole context */
+    const verify_bias *bias; /* borrowed */
+    int n_bias;
+} verify_sampler;
+
+/* Checks the numbers (finite, in range, bias tokens inside the vocabulary); TD_E_ARG names the flag. */
+td_code verify_sampler_check(const verify_sampler *s, int n_vocab, td_error *err);
+
+/* Reusable scratch for one vocabulary size; one user at a time. */
+typedef struct verify_work verify_work;
+td_code verify_work_open(verify_work **out, int n_vocab, td_error *err);
+void verify_work_close(verify_work *w); /* NULL is fine */
+
+/* Turns a row of logits into probabilities under the whole sampler.
+ * logits: (n_vocab), read only. history: the tokens before this position, oldest first (prompt and
+ * generated), n_history of them; path: n_path drafted tokens after them that this position stands on
+ * (penalties see both). probs: (n_vocab) out, sums to 1; greedy gives a one-hot of the argmax (ties: the
+ * lower id). NaN counts as -inf; a row with nothing finite gives the one-hot of token 0. Pure. */
+void verify_probs(const verify_sampler *s, const float *logits, int n_vocab, const int32_t *history,
+                  int n_history, const int32_t *path, int n_path, verify_work *w, float *probs);
+
+/* The argmax of verify_probs without building it: for greedy decoding. Ties: the lower id. */
+int32_t verify_argmax(const verify_sampler *s, const float *logits, int n_vocab,
+                      const int32_t *history, int n_history, const int32_t *path, int n_path,
+                      verify_work *w);
+
+/* Draws from probs (n_vocab, sums to about 1) by inversion with u in (0, 1), walking ids upward, sums
+ * in double. Never returns a token of probability 0. */
+int32_t verify_draw(const float *probs, int n_vocab, double u);
+
+/* ---- acceptance ---- */
+
+typedef struct verify_result {
+    int n_accepted; /* drafted tokens kept, 0..n_draft */
+    int32_t token;  /* the target's own token after them */
+} verify_result;
+
+/* Random numbers of one round: a draw is a function of (seed, stream, position). `position` is the
+ * absolute position of the first drafted token; token i of the draft is drawn with
+ * td_uniform(seed, TD_STREAM_DRAFT, position + i, lane), accepted with TD_STREAM_ACCEPT at position + i,
+ * the residual drawn with TD_STREAM_RESIDUAL and the bonus (all accepted) with TD_STREAM_PLAIN at the
+ * position of the token they emit. lane: the round's number, so that a position visited again after a
+ * rollback gets fresh numbers. */
+typedef struct verify_rng {
+    uint64_t seed;
+    uint64_t position;
+    uint32_t lane;
+} verify_rng;
+
+/* Greedy: accepts while draft[i] == argmax[i]. argmax: (n_draft + 1), the target's own choice at each
+ * position. Exact by construction. */
+void verify_greedy(const int32_t *argmax, const int32_t *draft, int n_draft, verify_result *out);
+
+/* Token rejection for a chain (Leviathan et al., arXiv 2211.17192, alg. 1; Chen et al., 2302.01318).
+ * p: (n_draft + 1, n_vocab) target probabilities; q: (n_draft, n_vocab) what the draft sampled from, or
+ * NULL for point-mass proposals (accepted with probability p(x)); rows sum to 1; borrowed. Accepts token
+ * i iff u * q(x) < p(x); at the first rejection draws from norm(max(p - q, 0)); a residual that sums to
+ * zero by rounding draws from p (trap 3). residual: (n_vocab) scratch. Pure: allocates nothing, cannot
+ * fail. Asserts n_draft >= 0. */
+void verify_token(const float *p, const float *q, const int32_t *draft, int n_draft, int n_vocab,
+                  const verify_rng *rng, float *residual, verify_result *out);
+
+#endif
