@@ -40,16 +40,38 @@ bool td_type_row_bytes(size_t *out, uint32_t type, uint64_t n);
 /* Decodes n values (a multiple of the block) to floats, bit for bit as the gguf Python package does. */
 void td_dequantize(uint32_t type, const void *src, float *dst, size_t n);
 
+/* Half precision by integer steps: _Float16 is not there in every compiler this project builds with. */
 static inline float td_f16_to_f32(uint16_t h) {
-    _Float16 f;
-    __builtin_memcpy(&f, &h, sizeof f);
-    return (float)f;
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+    uint32_t u;
+    float f;
+    if (rest >= 0x7c00) { /* infinity, NaN */
+        u = sign | 0x7f800000u | (rest & 0x3ff) << 13;
+    } else if (rest >= 0x400) { /* normal */
+        u = sign | ((rest << 13) + (112u << 23));
+    } else { /* subnormal or zero: rest * 2^-24 is exact */
+        f = (float)rest * 0x1p-24f;
+        __builtin_memcpy(&u, &f, sizeof u);
+        u |= sign;
+    }
+    __builtin_memcpy(&f, &u, sizeof f);
+    return f;
 }
 static inline uint16_t td_f32_to_f16(float x) { /* round to nearest even */
-    _Float16 f = (_Float16)x;
-    uint16_t h;
-    __builtin_memcpy(&h, &f, sizeof h);
-    return h;
+    uint32_t u;
+    __builtin_memcpy(&u, &x, sizeof u);
+    const uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    u &= 0x7fffffff;
+    if (u > 0x7f800000u) return sign | 0x7e00;  /* NaN */
+    if (u >= 0x477ff000u) return sign | 0x7c00; /* rounds past 65504: infinity */
+    if (u < 0x38800000u) {                      /* subnormal: let the adder round at 2^-24 */
+        float f;
+        __builtin_memcpy(&f, &u, sizeof f);
+        f += 0.5f; /* ulp of [0.5, 1) is 2^-24 */
+        __builtin_memcpy(&u, &f, sizeof u);
+        return sign | (uint16_t)(u - 0x3f000000u);
+    }
+    return sign | (uint16_t)((u - (112u << 23) + 0xfff + (u >> 13 & 1)) >> 13);
 }
 static inline float td_bf16_to_f32(uint16_t h) {
     uint32_t u = (uint32_t)h << 16;
