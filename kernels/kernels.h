@@ -1,0 +1,126 @@
+/* The arithmetic: one table of functions per device.
+ *
+ * Contract R lives here. For every function and every level: the value written for a row depends on that
+ * row's inputs alone, bit for bit, never on how many rows ride along, on the thread or on the instruction
+ * set. Each sum states its order below; `ref` is plain C and the truth the other levels are checked
+ * against. Nothing here allocates, fails or keeps state; sizes are checked by the callers. */
+#ifndef TD_KERNELS_H
+#define TD_KERNELS_H
+
+#include "base/base.h"
+#include "format/format.h"
+
+enum {
+    KERN_PANEL = 16, /* matrix rows (output columns) a panel */
+    KERN_BLOCK = 32, /* values of k under one activation scale */
+    KERN_PAGE = 32,  /* positions of a KV page, and the step of the online softmax */
+    KERN_ALIGN = 64  /* panels, activations and pages begin on cache lines */
+};
+
+/* ---- weights ----
+ * A matrix (n_out, n_in) is kept as panels of 16 of its rows, so that one broadcast of 4 activations
+ * meets 16 rows at a time; kernels/cpu/panel.h describes the bytes. Rows past n_out are zero. */
+
+typedef struct kern_mat {
+    td_type type;
+    int n_out, n_in;
+    int n_panels;       /* ceil(n_out / 16) */
+    size_t panel_bytes; /* a multiple of 64 */
+    uint8_t *data;      /* n_panels * panel_bytes, 64-byte aligned; whoever filled it in owns it */
+} kern_mat;
+
+/* Fills in all but data. TD_E_UNSUPPORTED for a type without kernels, TD_E_FORMAT when n_in is no
+ * multiple of the type's block, TD_E_TOO_BIG when sizes overflow. */
+td_code kern_mat_init(kern_mat *m, td_type type, uint64_t n_out, uint64_t n_in, td_error *err);
+size_t kern_mat_bytes(const kern_mat *m);
+/* Packs panels [begin, end) from the file's rows (n_out rows of GGUF blocks, row_bytes apart). Threads
+ * may pack different panels at once. */
+void kern_mat_pack(const kern_mat *m, const void *rows, size_t row_bytes, int begin, int end);
+
+/* ---- activations ----
+ * Quantised weights meet int8 activations with a scale every 32 values; float weights (F32, F16, BF16)
+ * meet the floats themselves. */
+
+typedef struct kern_acts {
+    int n_rows, n_in;
+    const float *x;     /* (n_rows, n_in) floats, rows x_stride apart; used with float weights */
+    size_t x_stride;
+    int8_t *q;          /* (n_rows, n_pad) in [-127, 127]; n_pad = n_in rounded up to 32, zeros behind */
+    float *scale;       /* (n_rows, n_pad / 32): x is about q * scale */
+    int32_t *sum;       /* (n_rows, n_pad / 16): sum of 16 q each, for weights with an offset */
+    float *min_scale;   /* (n_rows, n_pad / 16): scale * (float)sum, for weights with a minimum */
+} kern_acts;
+
+/* ---- attention over one page ---- */
+
+typedef enum kern_kv_type { KERN_KV_F16 = 0, KERN_KV_F32 = 1 } kern_kv_type;
+
+/* The running softmax of one query: start from {-INFINITY, 0, zeros}; the result is out / sum. */
+typedef struct kern_attn_state {
+    float max, sum;
+    float *out; /* (v_dim), 64-byte aligned; v_dim rounded up to 16 floats are written */
+} kern_attn_state;
+
+typedef struct kern_attn {
+    kern_kv_type type;
+    const void *k;      /* (k_dim, 32) keys of one page and one KV head: position runs fastest */
+    const void *v;      /* (32, v_dim) values of the same */
+    int k_dim, v_dim;
+    float softcap;      /* 0: none; else scores become softcap * tanh(score / softcap) */
+    int n_q;            /* queries that look at this page */
+    const float *const *q;     /* n_q pointers to (k_dim), scaled already */
+    const int16_t *begin, *end; /* per query: positions [begin, end) of the page, 0 <= begin < end <= 32 */
+    kern_attn_state *const *state; /* per query */
+} kern_attn;
+
+/* ---- the table ---- */
+
+/* y[r * y_stride + c] = row c of w . activations r, for panels [panel_begin, panel_end) (columns
+ * 16 * panel_begin up to min(16 * panel_end, n_out)) and all rows of a.
+ * Order of the sum: blocks of 32 k upwards, one fused multiply-add a block (two with a minimum):
+ *   quantised, one scale d a block:   acc = fma((float)isum * d, a.scale, acc)
+ *   two scales a block (16 k each):   t = (float)isum0 * d0; t = fma((float)isum1, d1, t);
+ *                                     acc = fma(t, a.scale, acc)
+ *   and with a minimum m:             acc = fma(m, min_scale, acc), once a scale
+ *   float weights:                    acc = fma(w[k], x[k], acc), k upwards
+ * where isum is the exact integer dot product, the type's offset included. */
+typedef void kern_gemm_fn(const kern_mat *w, int panel_begin, int panel_end, const kern_acts *a,
+                          float *y, size_t y_stride);
+
+typedef struct kern_table {
+    const char *level; /* "ref", "avx2", "avx512" ... */
+
+    kern_gemm_fn *gemm[TD_TYPE_COUNT]; /* by td_type; NULL where the type is unknown */
+
+    /* One row of n floats to int8: scale = max|x| / 127, q = round-to-nearest-even(x * (127 / max|x|));
+     * an all-zero block has scale 0. NaN and infinities give whatever, but stay in bounds. q is padded
+     * with zeros to a multiple of 32; sum and min_scale as in kern_acts. */
+    void (*quantize)(const float *x, int n, int8_t *q, float *scale, int32_t *sum, float *min_scale);
+
+    /* y = x / sqrt(mean(x^2) + eps) * w. Sum of squares: lane i takes k = i mod 16 upwards by fma, then
+     * lanes fold 8, 4, 2, 1. y may be x. w NULL: ones. */
+    void (*rmsnorm)(const float *x, const float *w, int n, float eps, float *y);
+    /* Rotates the first n_rot values of one head in place by the angles in cos, sin (n_rot / 2).
+     * neox: pairs (i, i + n_rot/2); otherwise (2i, 2i + 1).
+     * a' = fma(-b, sin, a * cos); b' = fma(a, sin, b * cos). */
+    void (*rope)(float *x, int n_rot, const float *cos, const float *sin, bool neox);
+    void (*add)(float *x, const float *y, int n);                              /* x += y */
+    void (*scale)(float *x, float by, int n);                                  /* x *= by */
+    void (*silu_mul)(const float *gate, const float *up, int n, float *y);     /* y = silu(gate) * up */
+    void (*gelu_mul)(const float *gate, const float *up, int n, float *y);     /* tanh approximation */
+    void (*softcap)(float *x, float cap, int n);                               /* x = cap tanh(x / cap) */
+
+    /* Adds one page to every query's running softmax. Scores: sum over k_dim upwards by fma. Then
+     * m' = max(m, max score), c = exp(m - m'), w[p] = exp(score[p] - m') (0 outside [begin, end)),
+     * sum = fma(sum, c, fold of w over 16 lanes as in rmsnorm), out[d] = out[d] * c, then
+     * out[d] = fma(w[p], v[p][d], out[d]) with p upwards. */
+    void (*attn_page)(const kern_attn *a);
+} kern_table;
+
+/* The table for this process: CPUID, lowered by TANDEM_CPU (TD_E_ARG for an unknown word). Const after
+ * the first call. */
+td_code kern_table_get(const kern_table **out, td_error *err);
+/* The table of a given feature set (tests walk all levels the machine has). */
+void kern_table_init(kern_table *k, unsigned cpu_features);
+
+#endif
