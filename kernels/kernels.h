@@ -48,7 +48,7 @@ typedef struct kern_acts {
     int8_t *q;          /* (n_rows, n_pad) in [-127, 127]; n_pad = n_in rounded up to 32, zeros behind */
     float *scale;       /* (n_rows, n_pad / 32): x is about q * scale */
     int32_t *sum;       /* (n_rows, n_pad / 16): sum of 16 q each, for weights with an offset */
-    float *min_scale;   /* (n_rows, n_pad / 16): scale * (float)sum, for weights with a minimum */
+    float *min_scale;   /* (n_rows, n_pad / 32): scale * (float)sum of the 32, for weights with a minimum */
 } kern_acts;
 
 /* ---- attention over one page ---- */
@@ -81,7 +81,8 @@ typedef struct kern_attn {
  *   quantised, one scale d a block:   acc = fma((float)isum * d, a.scale, acc)
  *   two scales a block (16 k each):   t = (float)isum0 * d0; t = fma((float)isum1, d1, t);
  *                                     acc = fma(t, a.scale, acc)
- *   and with a minimum m:             acc = fma(m, min_scale, acc), once a scale
+ *   and with a minimum m a block:     acc = fma(m, min_scale, acc)
+ *   (Q2_K, two minima a block:        acc = fma(m0, a.scale * (float)sum0, acc), then m1)
  *   float weights:                    acc = fma(w[k], x[k], acc), k upwards
  * where isum is the exact integer dot product, the type's offset included. */
 typedef void kern_gemm_fn(const kern_mat *w, int panel_begin, int panel_end, const kern_acts *a,
