@@ -31,7 +31,8 @@ typedef struct kv_config {
     int n_layers;
     const kv_layer *layers; /* copied */
     kern_kv_type type;
-    int n_ctx;      /* committed positions over all sequences together */
+    int n_ctx;      /* positions over all sequences together, rows in flight included; pages that
+                       sequences share count once */
     int max_seqs;   /* sequences alive at once */
     int max_rows;   /* rows of one pass, over all sequences */
     int max_rollback; /* windowed layers can be truncated by at least this many committed positions */
@@ -52,13 +53,16 @@ int kv_n_ctx(const kv_cache *kv);
 
 td_code kv_seq_new(kv_cache *kv, int *seq, td_error *err); /* empty; TD_E_TOO_BIG: all in use */
 void kv_seq_free(kv_cache *kv, int seq);
-/* A new sequence of the first n_pos positions of `from` (n_pos <= len; windowed layers share what they
- * still hold). Pages are shared until written. */
+/* A new sequence of the first n_pos positions of `from` (0 <= n_pos <= len). Pages are shared until
+ * written. Rows in flight of `from` are forgotten. TD_E_TOO_BIG: all sequences are in use.
+ * TD_E_UNSUPPORTED when a windowed layer no longer holds what the row behind n_pos will need (never
+ * for n_pos >= len - max_rollback of a sequence that was not truncated): prefill again instead. */
 td_code kv_seq_fork(kv_cache *kv, int from, int n_pos, int *seq, td_error *err);
 int kv_seq_len(const kv_cache *kv, int seq); /* committed positions */
 
 /* Makes slots len .. len + n_rows - 1 writable (allocates pages, copies shared ones). TD_E_TOO_BIG when
- * the context is full; then nothing changed. Rows reserved earlier and not kept are forgotten. */
+ * len + n_rows passes n_ctx or all pages are taken, TD_E_ARG when n_rows is not in 0 .. max_rows; then
+ * nothing changed. Rows reserved earlier and not kept are forgotten. */
 td_code kv_seq_reserve(kv_cache *kv, int seq, int n_rows, td_error *err);
 /* Commits n rows of the pass: rows[i] (strictly ascending, indices of this sequence's rows in the pass)
  * moves to position len + i; len grows by n. rows NULL: the first n rows, where they are. Pages behind
@@ -66,7 +70,7 @@ td_code kv_seq_reserve(kv_cache *kv, int seq, int n_rows, td_error *err);
 void kv_seq_keep(kv_cache *kv, int seq, const int *rows, int n);
 /* Forgets positions from n_pos on. false (and nothing changed) when a windowed layer no longer holds the
  * positions before n_pos that the next row will need: truncate to 0 and prefill again. Never fails for
- * n_pos >= len - max_rollback, nor for n_pos == 0. */
+ * n_pos >= the longest len the sequence has had - max_rollback, nor for n_pos == 0. */
 bool kv_seq_truncate(kv_cache *kv, int seq, int n_pos);
 
 /* ---- what a pass reads and writes ---- */
