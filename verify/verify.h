@@ -1,15 +1,23 @@
 /* What is accepted, and how a token is drawn: pure functions of probabilities and random numbers.
- * Includes nothing but src/base. Transforms and rules are the only code that decides a token, in plain
- * decoding and in speculation alike. */
+ * Includes nothing but src/base. Transforms and rules are the only code that decides a token, in
+ * plain decoding and in speculation alike. */
 #ifndef TD_VERIFY_H
 #define TD_VERIFY_H
 
 #include "base/base.h"
 
 /* ---- the sampler: logits -> probabilities, the user's whole pipeline ----
- * Order: logit bias, penalties (repetition, frequency and presence over the last `repeat_last_n`
- * tokens), then temperature 0 = argmax; else top-k, top-p, min-p on the untempered distribution and
- * temperature last, as llama.cpp's default chain does. */
+ * Order, as llama.cpp's default chain has it:
+ * 1. logit bias, added;
+ * 2. penalties on each token that stands in the last `repeat_last_n`, count times: a positive
+ *    logit is divided by repeat_penalty, any other multiplied by it; then
+ *    count * frequency_penalty + presence_penalty is subtracted;
+ * 3. temperature 0: the argmax, and nothing of the following;
+ * 4. top-k: the k highest;
+ * 5. top-p: the fewest of the highest whose probabilities, among what top-k left, reach top_p;
+ * 6. min-p: those with at least min_p of the highest probability;
+ * 7. temperature, on what is left (4 to 6 look at the distribution at temperature 1).
+ * Equal logits stand in the order of their ids, lower first. The highest always stays. */
 
 typedef struct verify_bias {
     int32_t token;
@@ -29,7 +37,7 @@ typedef struct verify_sampler {
     int n_bias;
 } verify_sampler;
 
-/* Checks the numbers (finite, in range, bias tokens inside the vocabulary); TD_E_ARG names the flag. */
+/* Checks the numbers (finite, in range, bias tokens in the vocabulary); TD_E_ARG names the flag. */
 td_code verify_sampler_check(const verify_sampler *s, int n_vocab, td_error *err);
 
 /* Reusable scratch for one vocabulary size; one user at a time. */
@@ -39,9 +47,11 @@ void verify_work_close(verify_work *w); /* NULL is fine */
 
 /* Turns a row of logits into probabilities under the whole sampler.
  * logits: (n_vocab), read only. history: the tokens before this position, oldest first (prompt and
- * generated), n_history of them; path: n_path drafted tokens after them that this position stands on
- * (penalties see both). probs: (n_vocab) out, sums to 1; greedy gives a one-hot of the argmax (ties: the
- * lower id). NaN counts as -inf; a row with nothing finite gives the one-hot of token 0. Pure. */
+ * generated), n_history of them; path: n_path drafted tokens after them that this position stands
+ * on (penalties see both; ids outside the vocabulary are passed over). probs: (n_vocab) out, sums
+ * to 1 within rounding to float; greedy gives a one-hot of the argmax (ties: the lower id). NaN
+ * counts as -inf and +inf as the largest float; a row with nothing above -inf gives the one-hot of
+ * token 0. Allocates nothing. The same arguments give the same bits on every machine. */
 void verify_probs(const verify_sampler *s, const float *logits, int n_vocab, const int32_t *history,
                   int n_history, const int32_t *path, int n_path, verify_work *w, float *probs);
 
@@ -50,8 +60,8 @@ int32_t verify_argmax(const verify_sampler *s, const float *logits, int n_vocab,
                       const int32_t *history, int n_history, const int32_t *path, int n_path,
                       verify_work *w);
 
-/* Draws from probs (n_vocab, sums to about 1) by inversion with u in (0, 1), walking ids upward, sums
- * in double. Never returns a token of probability 0. */
+/* Draws from probs / sum(probs) (n_vocab, sum above 0) by inversion with u in (0, 1), walking ids
+ * upward, sums in double. Never returns a token of probability 0. */
 int32_t verify_draw(const float *probs, int n_vocab, double u);
 
 /* ---- acceptance ---- */
@@ -63,27 +73,30 @@ typedef struct verify_result {
 
 /* Random numbers of one round: a draw is a function of (seed, stream, position). `position` is the
  * absolute position of the first drafted token; token i of the draft is drawn with
- * td_uniform(seed, TD_STREAM_DRAFT, position + i, lane), accepted with TD_STREAM_ACCEPT at position + i,
- * the residual drawn with TD_STREAM_RESIDUAL and the bonus (all accepted) with TD_STREAM_PLAIN at the
- * position of the token they emit. lane: the round's number, so that a position visited again after a
- * rollback gets fresh numbers. */
+ * td_uniform(seed, TD_STREAM_DRAFT, position + i, lane), accepted with TD_STREAM_ACCEPT at position
+ * + i, the residual drawn with TD_STREAM_RESIDUAL and the bonus (all accepted) with TD_STREAM_PLAIN
+ * at the position of the token they emit. lane: the round's number, so that a position visited
+ * again after a rollback gets fresh numbers. */
 typedef struct verify_rng {
     uint64_t seed;
     uint64_t position;
     uint32_t lane;
 } verify_rng;
 
-/* Greedy: accepts while draft[i] == argmax[i]. argmax: (n_draft + 1), the target's own choice at each
- * position. Exact by construction. */
+/* Greedy: accepts while draft[i] == argmax[i]. argmax: (n_draft + 1), the target's own choice at
+ * each position. Exact by construction. */
 void verify_greedy(const int32_t *argmax, const int32_t *draft, int n_draft, verify_result *out);
 
-/* Token rejection for a chain (Leviathan et al., arXiv 2211.17192, alg. 1; Chen et al., 2302.01318).
- * p: (n_draft + 1, n_vocab) target probabilities; q: (n_draft, n_vocab) what the draft sampled from, or
- * NULL for point-mass proposals (accepted with probability p(x)); rows sum to 1; borrowed. Accepts token
- * i iff u * q(x) < p(x); at the first rejection draws from norm(max(p - q, 0)); a residual that sums to
- * zero by rounding draws from p (trap 3). residual: (n_vocab) scratch. Pure: allocates nothing, cannot
- * fail. Asserts n_draft >= 0. */
+/* Token rejection for a chain (Leviathan et al., arXiv 2211.17192, alg. 1; Chen et al.,
+ * 2302.01318). p: (n_draft + 1, n_vocab) target probabilities; q: (n_draft, n_vocab) what the draft
+ * sampled from (with verify_draw), or NULL for point-mass proposals (accepted with probability
+ * p(x)); borrowed. Accepts token i iff u * q(x) < p(x); at the first rejection draws from
+ * norm(max(p - q, 0)), for a point mass from p without x; a residual that sums to zero by rounding
+ * draws from p (trap 3). Rows of floats sum to 1 only to about 1e-7, so each is divided by its sum
+ * in double, here as in verify_draw: the law of what comes out is that of plain draws from p, to
+ * double precision. Pure: allocates nothing, cannot fail. Asserts n_draft >= 0 and draft ids inside
+ * the vocabulary. */
 void verify_token(const float *p, const float *q, const int32_t *draft, int n_draft, int n_vocab,
-                  const verify_rng *rng, float *residual, verify_result *out);
+                  const verify_rng *rng, verify_result *out);
 
 #endif

@@ -1,0 +1,31 @@
+/* What the files of verify/ share, and the seam at which the tests take hold of a rule. */
+#ifndef TD_VERIFY_INTERNAL_H
+#define TD_VERIFY_INTERNAL_H
+
+#include "verify/verify.h"
+
+/* Unnormalised weights over the vocabulary that are never stored: each is made when it is read.
+ * q == NULL: w(i) = p(i); else w(i) = max(p(i) * p_scale - q(i) * q_scale, 0). w(without) = 0. */
+typedef struct verify_mass {
+    const float *p, *q; /* borrowed */
+    double p_scale, q_scale;
+    int32_t without; /* -1: none */
+} verify_mass;
+
+/* Sum of the weights. Order: 8 lanes in a block of 128 ids, the lanes pairwise, the blocks upward.
+ */
+double verify_mass_total(const verify_mass *m, int n_vocab);
+/* The id at which the running sum passes u * total, ids upward; total > 0 is verify_mass_total's
+ * own. Never an id of weight 0. */
+int32_t verify_mass_draw(const verify_mass *m, int n_vocab, double total, double u);
+
+/* Where a rule takes its random numbers from: uniform in (0, 1). */
+typedef double verify_uniform_fn(void *arg, td_stream stream, uint64_t position, uint32_t lane);
+
+/* verify_token itself, over any source of random numbers: td_uniform in the program; in the tests
+ * one that walks through every branch and measures its share of the unit interval. */
+void verify_token_from(const float *p, const float *q, const int32_t *draft, int n_draft,
+                       int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,
+                       uint32_t lane, verify_result *out);
+
+#endif
