@@ -34,6 +34,8 @@ typedef struct td_type_info {
 
 /* Never NULL; name is NULL for what is unknown or unsupported. */
 const td_type_info *td_type_get(uint32_t type);
+/* ggml's name of a type number, readable here or not, for messages; NULL: not even ggml numbers it. */
+const char *td_type_known_name(uint32_t type);
 /* Bytes of one row of n values; false when the type is unknown, n is no multiple of its block, or
  * the product overflows. */
 bool td_type_row_bytes(size_t *out, uint32_t type, uint64_t n);
@@ -91,7 +93,8 @@ typedef struct gguf_tensor {
     uint32_t type;                 /* a td_type this build reads */
     int n_dims;                    /* 1..4 */
     uint64_t dims[GGUF_MAX_DIMS];  /* dims[0] runs fastest; unused ones are 1 */
-    const void *data;              /* into the mapping, checked to hold size_bytes */
+    const void *data;              /* into the mapping, checked to hold size_bytes; at a multiple of the
+                                    * file's alignment (at least 8) from the start of the mapping */
     size_t size_bytes;
 } gguf_tensor;
 
@@ -100,8 +103,13 @@ typedef enum gguf_value_type {
     GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64
 } gguf_value_type; /* the numbers are the format's: 0..12 */
 
+/* "U32", "STRING" ...; NULL when no such type exists. */
+const char *gguf_value_type_name(uint32_t type);
+/* Bytes of one item; 0 for STRING, ARRAY and what does not exist. */
+size_t gguf_value_type_bytes(uint32_t type);
+
 typedef struct gguf_string {
-    const char *data; /* into the mapping; not NUL-terminated; may hold any byte */
+    const char *data; /* owned by the file; not NUL-terminated; may hold any byte */
     size_t len;
 } gguf_string;
 
@@ -116,23 +124,27 @@ typedef struct gguf_value {
         struct {
             gguf_value_type type;      /* of the items; nested arrays are refused */
             uint64_t n;
-            const void *data;          /* raw little-endian items; NULL for strings */
+            const void *data;          /* raw little-endian items, not aligned; NULL for strings */
             const gguf_string *strs;   /* STRING items, owned by the file */
         } arr;
     };
 } gguf_value;
 
 /* Opens a file, or all parts of a split one (PATH is any part "-00001-of-0000N.gguf"; the others lie
- * beside it). Maps read-only. Every count, offset and length is checked before use: a bad file ends in
- * TD_E_FORMAT (or TD_E_UNSUPPORTED for an unknown tensor type, named) with the place in the message.
- * Missing file, directory, no permission: TD_E_IO. */
+ * beside it; metadata is part 1's). Maps read-only. Every count, offset and length is checked before use: a bad file ends in
+ * TD_E_FORMAT with the place in the message; what is valid but not for this build (an unknown tensor
+ * type, named; GGUF v1 and versions to come, big-endian files, nested arrays) in TD_E_UNSUPPORTED.
+ * Missing file or part, directory, no permission: TD_E_IO. Memory used stays within a small multiple of
+ * the file's metadata, whatever its counts say. A file that somebody cuts short while it is mapped ends
+ * in SIGBUS on the next touch, as with any mapping. */
 td_code gguf_open(gguf_file **out, const char *path, td_error *err);
-/* The same over memory that the caller keeps alive (tests, fuzzers). `name` stands in messages. */
+/* The same over memory that the caller keeps alive (tests, fuzzers), on an 8-byte boundary if tensors are
+ * to lie on one. `name` stands in messages. One part of a split file is TD_E_UNSUPPORTED here. */
 td_code gguf_open_memory(gguf_file **out, const void *data, size_t size, const char *name,
                          td_error *err);
 void gguf_close(gguf_file *f); /* NULL is fine */
 
-const char *gguf_path(const gguf_file *f);
+const char *gguf_path(const gguf_file *f); /* as it was opened; part 1's for a split file */
 uint32_t gguf_version(const gguf_file *f);
 size_t gguf_size_bytes(const gguf_file *f); /* all parts */
 
@@ -146,13 +158,13 @@ const gguf_tensor *gguf_find_tensor(const gguf_file *f, const char *name); /* ha
 
 /* Typed reads. The value stays at `fallback` when the key is absent; a key of another type, or a number
  * out of the range given, is TD_E_FORMAT with key, value and range in the message. Any integer type is
- * taken for an integer, and integers for a float. */
+ * taken for an integer, and integers for a float; infinities and NaN are refused. */
 td_code gguf_get_int(const gguf_file *f, const char *key, int64_t lo, int64_t hi, int64_t fallback,
                      int64_t *out, td_error *err);
 td_code gguf_get_float(const gguf_file *f, const char *key, double fallback, double *out,
                        td_error *err);
 td_code gguf_get_bool(const gguf_file *f, const char *key, bool fallback, bool *out, td_error *err);
-/* A NUL-terminated copy that the file owns; NULL when absent. */
+/* NUL-terminated, owned by the file; NULL when absent. A value with a NUL inside is TD_E_FORMAT. */
 td_code gguf_get_string(const gguf_file *f, const char *key, const char **out, td_error *err);
 
 /* Tells the kernel that the pages of [ptr, ptr + n) inside the mapping are no longer needed (they are
