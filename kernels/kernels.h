@@ -47,8 +47,10 @@ typedef struct kern_acts {
     size_t x_stride;
     int8_t *q;          /* (n_rows, n_pad) in [-127, 127]; n_pad = n_in rounded up to 32, zeros behind */
     float *scale;       /* (n_rows, n_pad / 32): x is about q * scale */
-    int32_t *sum;       /* (n_rows, n_pad / 16): sum of 16 q each, for weights with an offset */
-    float *min_scale;   /* (n_rows, n_pad / 32): scale * (float)sum of the 32, for weights with a minimum */
+    int32_t *sum;       /* (n_rows, n_pad / 32, 2): minus the sum of the 32 q, and minus the sum of the
+                           first 16 of them; for weights with an offset */
+    float *min_scale;   /* (n_rows, n_pad / 32): scale * (float)(sum of the 32 q), for weights with a
+                           minimum */
 } kern_acts;
 
 /* ---- attention over one page ---- */

@@ -1,0 +1,347 @@
+/* The float kernels, once for every level: plain C over 16 lanes, compiled with each level's flags. The
+ * same source, no reassociation (-ffp-contract=off, no -ffast-math) and fma written out make the same bits
+ * at every level; only the width of the registers differs. Static on purpose: each level keeps its copy. */
+#ifndef TD_KERNELS_FLOAT_INL_H
+#define TD_KERNELS_FLOAT_INL_H
+
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+enum { LANES = 16 };
+
+#define FMA(a, b, c) __builtin_fmaf(a, b, c)
+
+/* n halves (a multiple of 8) to floats; exact, so every way of doing it agrees. */
+static inline void load_f16(float *out, const uint16_t *in, int n) {
+#if defined(__F16C__)
+    for (int i = 0; i < n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i))));
+#else
+    for (int i = 0; i < n; i++)
+        out[i] = td_f16_to_f32(in[i]);
+#endif
+}
+
+/* exp(x) within 2 ulp for x in [-87, 88]; 0 below, and clamped above. Cody-Waite reduction by ln 2, then
+ * the degree-6 Taylor polynomial on [-ln2/2, ln2/2] (its error there is below 2^-24 relative). */
+static inline float fast_exp(float x) {
+    const float big = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    float y = x < 88.0f ? x : 88.0f;
+    y = y > -87.0f ? y : -87.0f;
+    float t = FMA(y, 1.44269504f, big), n = t - big;
+    float r = FMA(n, -0.693145752f, y);
+    r = FMA(n, -1.42860677e-6f, r);
+    float p = FMA(r, 1.38888889e-3f, 8.33333333e-3f);
+    p = FMA(p, r, 4.16666667e-2f);
+    p = FMA(p, r, 1.66666667e-1f);
+    p = FMA(p, r, 0.5f);
+    p = FMA(p, r, 1.0f);
+    p = FMA(p, r, 1.0f);
+    int32_t e;
+    memcpy(&e, &t, sizeof e);
+    e = (int32_t)((uint32_t)(e + 127) << 23); /* the low bits of t hold n */
+    float s;
+    memcpy(&s, &e, sizeof s);
+    return x < -87.0f ? 0.0f : p * s;
+}
+
+/* Good to an absolute 1e-7. */
+static inline float fast_tanh(float x) {
+    return 1.0f - 2.0f / (fast_exp(2.0f * x) + 1.0f);
+}
+
+/* Folds 16 lanes 8, 4, 2, 1. */
+static inline float fold(const float *v) {
+    float a[8], b[4];
+    for (int i = 0; i < 8; i++)
+        a[i] = v[i] + v[i + 8];
+    for (int i = 0; i < 4; i++)
+        b[i] = a[i] + a[i + 4];
+    return (b[0] + b[2]) + (b[1] + b[3]);
+}
+
+static void quantize(const float *x, int n, int8_t *q, float *scale, int32_t *sum, float *min_scale) {
+    for (int at = 0; at < n; at += KERN_BLOCK) {
+        float v[KERN_BLOCK];
+        const int have = n - at < KERN_BLOCK ? n - at : KERN_BLOCK;
+        if (have < KERN_BLOCK) memset(v, 0, sizeof v);
+        memcpy(v, x + at, (size_t)have * sizeof *v);
+        float m[LANES], top = 0;
+        for (int i = 0; i < LANES; i++) {
+            float a = fabsf(v[i]), b = fabsf(v[i + LANES]);
+            m[i] = a > b ? a : b;
+        }
+        for (int i = 0; i < LANES; i++)
+            top = m[i] > top ? m[i] : top;
+        const float inverse = top > 0 ? 127.0f / top : 0;
+        const float s = top / 127.0f;
+        int32_t total[2] = {0, 0};
+        for (int h = 0; h < 2; h++)
+            for (int i = 0; i < LANES; i++) {
+                /* adding 1.5 * 2^23 rounds to nearest even; the low byte is then the integer */
+                float t = v[h * LANES + i] * inverse + 12582912.0f;
+                int32_t bits;
+                memcpy(&bits, &t, sizeof bits);
+                const int8_t value = (int8_t)bits;
+                q[at + h * LANES + i] = value;
+                total[h] += value;
+            }
+        const int b = at / KERN_BLOCK;
+        scale[b] = s;
+        sum[2 * b] = -(total[0] + total[1]), sum[2 * b + 1] = -total[0];
+        min_scale[b] = s * (float)(total[0] + total[1]);
+    }
+}
+
+static void rmsnorm(const float *x, const float *w, int n, float eps, float *y) {
+    float s[LANES] = {0};
+    int k = 0;
+    for (; k + LANES <= n; k += LANES)
+        for (int i = 0; i < LANES; i++)
+            s[i] = FMA(x[k + i], x[k + i], s[i]);
+    for (int i = 0; k + i < n; i++)
+        s[i] = FMA(x[k + i], x[k + i], s[i]);
+    const float by = 1.0f / sqrtf(fold(s) / (float)n + eps);
+    if (w)
+        for (int i = 0; i < n; i++)
+            y[i] = x[i] * by * w[i];
+    else
+        for (int i = 0; i < n; i++)
+            y[i] = x[i] * by;
+}
+
+static void rope(float *x, int n_rot, const float *cosine, const float *sine, bool neox) {
+    const int half = n_rot / 2;
+    if (neox) {
+        float *a = x, *b = x + half;
+        for (int i = 0; i < half; i++) {
+            const float p = a[i], r = b[i];
+            a[i] = FMA(-r, sine[i], p * cosine[i]);
+            b[i] = FMA(p, sine[i], r * cosine[i]);
+        }
+    } else {
+        for (int i = 0; i < half; i++) {
+            const float p = x[2 * i], r = x[2 * i + 1];
+            x[2 * i] = FMA(-r, sine[i], p * cosine[i]);
+            x[2 * i + 1] = FMA(p, sine[i], r * cosine[i]);
+        }
+    }
+}
+
+static void add(float *x, const float *y, int n) {
+    for (int i = 0; i < n; i++)
+        x[i] += y[i];
+}
+
+static void scale_by(float *x, float by, int n) {
+    for (int i = 0; i < n; i++)
+        x[i] *= by;
+}
+
+static void silu_mul(const float *gate, const float *up, int n, float *y) {
+    for (int i = 0; i < n; i++)
+        y[i] = gate[i] / (1.0f + fast_exp(-gate[i])) * up[i];
+}
+
+static void gelu_mul(const float *gate, const float *up, int n, float *y) {
+    for (int i = 0; i < n; i++) {
+        const float g = gate[i], cube = g * g * g;
+        const float t = fast_tanh(0.797884561f * FMA(0.044715f, cube, g));
+        y[i] = 0.5f * g * (1.0f + t) * up[i];
+    }
+}
+
+static void softcap(float *x, float cap, int n) {
+    for (int i = 0; i < n; i++)
+        x[i] = cap * fast_tanh(x[i] / cap);
+}
+
+/* ---- attention over one page ----
+ * Queries come in blocks that share each line of K and V from registers; the order of every sum is that of
+ * one query alone, so the width of the block cannot show in the bits. */
+enum { Q_BLOCK = 4 };
+
+static inline void load_kv(float *out, const void *base, size_t at, int n, kern_kv_type type) {
+    if (type == KERN_KV_F32)
+        memcpy(out, (const float *)base + at, (size_t)n * sizeof *out);
+    else if (n % 8 == 0)
+        load_f16(out, (const uint16_t *)base + at, n);
+    else
+        for (int i = 0; i < n; i++)
+            out[i] = td_f16_to_f32(((const uint16_t *)base)[at + (size_t)i]);
+}
+
+/* Scores of nq queries against 32 positions, k upwards. */
+static inline void page_scores(const kern_attn *a, int first, int nq, float s[][KERN_PAGE]) {
+    for (int j = 0; j < nq; j++)
+        memset(s[j], 0, sizeof s[j]);
+    for (int d = 0; d < a->k_dim; d++) {
+        float line[KERN_PAGE];
+        load_kv(line, a->k, (size_t)d * KERN_PAGE, KERN_PAGE, a->type);
+        for (int j = 0; j < nq; j++) {
+            const float x = a->q[first + j][d];
+            for (int i = 0; i < KERN_PAGE; i++)
+                s[j][i] = FMA(x, line[i], s[j][i]);
+        }
+    }
+}
+
+/* Scores to weights, and the running maximum and sum. Returns what `out` is to be multiplied with. */
+static inline float page_weights(const kern_attn *a, int j, float *s) {
+    kern_attn_state *st = a->state[j];
+    const int begin = a->begin[j], end = a->end[j];
+    if (a->softcap > 0) softcap(s, a->softcap, KERN_PAGE);
+    for (int i = 0; i < KERN_PAGE; i++) /* unused slots may hold anything, NaN too */
+        s[i] = i >= begin && i < end ? s[i] : -INFINITY;
+    float top = st->max;
+    for (int i = 0; i < KERN_PAGE; i++)
+        top = s[i] > top ? s[i] : top;
+    float w[LANES];
+    for (int i = 0; i < KERN_PAGE; i++)
+        s[i] = i >= begin && i < end ? fast_exp(s[i] - top) : 0.0f;
+    for (int i = 0; i < LANES; i++)
+        w[i] = s[i] + s[i + LANES];
+    const float by = fast_exp(st->max - top);
+    st->sum = FMA(st->sum, by, fold(w));
+    st->max = top;
+    return by;
+}
+
+static inline void page_values(const kern_attn *a, int first, int nq, float s[][KERN_PAGE],
+                               const float *by) {
+    int begin = KERN_PAGE, end = 0;
+    for (int j = 0; j < nq; j++) {
+        begin = a->begin[first + j] < begin ? a->begin[first + j] : begin;
+        end = a->end[first + j] > end ? a->end[first + j] : end;
+    }
+    for (int d = 0; d < a->v_dim; d += LANES) {
+        const int n = a->v_dim - d < LANES ? a->v_dim - d : LANES;
+        float o[Q_BLOCK][LANES];
+        for (int j = 0; j < nq; j++)
+            for (int i = 0; i < LANES; i++)
+                o[j][i] = a->state[first + j]->out[d + i] * by[j];
+        for (int p = begin; p < end; p++) {
+            float line[LANES];
+            if (n == LANES) {
+                load_kv(line, a->v, (size_t)p * (size_t)a->v_dim + (size_t)d, LANES, a->type);
+            } else {
+                memset(line, 0, sizeof line);
+                load_kv(line, a->v, (size_t)p * (size_t)a->v_dim + (size_t)d, n, a->type);
+            }
+            /* A query that ends before p would meet 0 * V there: V may be another row's, finite, and
+             * 0 * finite added to o changes nothing but the sign of a zero; but a slot nobody wrote may
+             * hold NaN, so each query keeps to its own range. */
+            for (int j = 0; j < nq; j++) {
+                if (p < a->begin[first + j] || p >= a->end[first + j]) continue;
+                for (int i = 0; i < LANES; i++)
+                    o[j][i] = FMA(s[j][p], line[i], o[j][i]);
+            }
+        }
+        for (int j = 0; j < nq; j++)
+            memcpy(a->state[first + j]->out + d, o[j], sizeof o[j]);
+    }
+}
+
+static void attn_page(const kern_attn *a) {
+    float s[Q_BLOCK][KERN_PAGE], by[Q_BLOCK];
+    for (int first = 0; first < a->n_q; first += Q_BLOCK) {
+        const int nq = a->n_q - first < Q_BLOCK ? a->n_q - first : Q_BLOCK;
+        /* constant counts let the compiler keep the block in registers */
+        switch (nq) {
+        case 4: page_scores(a, first, 4, s); break;
+        case 3: page_scores(a, first, 3, s); break;
+        case 2: page_scores(a, first, 2, s); break;
+        default: page_scores(a, first, 1, s);
+        }
+        for (int j = 0; j < nq; j++)
+            by[j] = page_weights(a, first + j, s[j]);
+        switch (nq) {
+        case 4: page_values(a, first, 4, s, by); break;
+        case 3: page_values(a, first, 3, s, by); break;
+        case 2: page_values(a, first, 2, s, by); break;
+        default: page_values(a, first, 1, s, by);
+        }
+    }
+}
+
+/* ---- float weights: k after k, 16 rows each (panel.h) ---- */
+
+static inline void load_weights(float *out, const uint8_t *p, int k, td_type type) {
+    if (type == TD_TYPE_F32) {
+        memcpy(out, (const float *)(const void *)p + k * LANES, LANES * sizeof *out);
+    } else if (type == TD_TYPE_F16) {
+        load_f16(out, (const uint16_t *)(const void *)p + k * LANES, LANES);
+    } else {
+        const uint16_t *h = (const uint16_t *)(const void *)p + k * LANES;
+        for (int i = 0; i < LANES; i++)
+            out[i] = td_bf16_to_f32(h[i]);
+    }
+}
+
+static inline void gemm_float_rows(const kern_mat *w, int panel, const kern_acts *a, int first, int nr,
+                                   float *y, size_t y_stride, td_type type) {
+    const uint8_t *p = w->data + (size_t)panel * w->panel_bytes;
+    float acc[Q_BLOCK][LANES];
+    for (int r = 0; r < nr; r++)
+        memset(acc[r], 0, sizeof acc[r]);
+    for (int k = 0; k < w->n_in; k++) {
+        float line[LANES];
+        load_weights(line, p, k, type);
+        for (int r = 0; r < nr; r++) {
+            const float x = a->x[(size_t)(first + r) * a->x_stride + (size_t)k];
+            for (int i = 0; i < LANES; i++)
+                acc[r][i] = FMA(line[i], x, acc[r][i]);
+        }
+    }
+    const int left = w->n_out - panel * KERN_PANEL;
+    const size_t n = left < KERN_PANEL ? (size_t)left : KERN_PANEL;
+    for (int r = 0; r < nr; r++)
+        memcpy(y + (size_t)(first + r) * y_stride + (size_t)panel * KERN_PANEL, acc[r],
+               n * sizeof(float));
+}
+
+static inline void gemm_float(const kern_mat *w, int begin, int end, const kern_acts *a, float *y,
+                              size_t y_stride, td_type type) {
+    for (int panel = begin; panel < end; panel++)
+        for (int first = 0; first < a->n_rows; first += Q_BLOCK)
+            switch (a->n_rows - first) {
+            case 1: gemm_float_rows(w, panel, a, first, 1, y, y_stride, type); break;
+            case 2: gemm_float_rows(w, panel, a, first, 2, y, y_stride, type); break;
+            case 3: gemm_float_rows(w, panel, a, first, 3, y, y_stride, type); break;
+            default: gemm_float_rows(w, panel, a, first, 4, y, y_stride, type);
+            }
+}
+
+static void gemm_f32(const kern_mat *w, int b, int e, const kern_acts *a, float *y, size_t s) {
+    gemm_float(w, b, e, a, y, s, TD_TYPE_F32);
+}
+static void gemm_f16(const kern_mat *w, int b, int e, const kern_acts *a, float *y, size_t s) {
+    gemm_float(w, b, e, a, y, s, TD_TYPE_F16);
+}
+static void gemm_bf16(const kern_mat *w, int b, int e, const kern_acts *a, float *y, size_t s) {
+    gemm_float(w, b, e, a, y, s, TD_TYPE_BF16);
+}
+
+/* Fills in everything this header has. */
+static void kern_init_float(kern_table *k) {
+    k->gemm[TD_TYPE_F32] = gemm_f32;
+    k->gemm[TD_TYPE_F16] = gemm_f16;
+    k->gemm[TD_TYPE_BF16] = gemm_bf16;
+    k->quantize = quantize;
+    k->rmsnorm = rmsnorm;
+    k->rope = rope;
+    k->add = add;
+    k->scale = scale_by;
+    k->silu_mul = silu_mul;
+    k->gelu_mul = gelu_mul;
+    k->softcap = softcap;
+    k->attn_page = attn_page;
+}
+
+#endif

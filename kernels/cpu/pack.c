@@ -1,0 +1,245 @@
+/* From a file's blocks to panels (panel.h). Runs once at load; every thread packs panels of its own. */
+#include "kernels/cpu/panel.h"
+
+#include <string.h>
+
+static const panel_layout layouts[TD_TYPE_COUNT] = {
+    [TD_TYPE_Q4_0] = {2, 576, .q4 = 0, -1, -1, -1, .d = 512, -1, -1, -1, 1, 8},
+    [TD_TYPE_Q4_1] = {2, 640, .q4 = 0, -1, -1, -1, .d = 512, .dmin = 576, -1, -1, 1, 0},
+    [TD_TYPE_Q5_0] = {2, 704, .q4 = 0, -1, .q1 = 512, -1, .d = 640, -1, -1, -1, 1, 16},
+    [TD_TYPE_Q5_1] = {2, 768, .q4 = 0, -1, .q1 = 512, -1, .d = 640, .dmin = 704, -1, -1, 1, 0},
+    [TD_TYPE_Q8_0] = {2, 1088, -1, -1, -1, .q8 = 0, .d = 1024, -1, -1, -1, 1, 128},
+    [TD_TYPE_IQ4_NL] = {2, 576, .q4 = 0, -1, -1, -1, .d = 512, -1, -1, -1, 1, 128},
+    [TD_TYPE_Q4_K] = {8, 2368, .q4 = 0, -1, -1, -1, .d = 2048, .dmin = 2080, .sc = 2112, .mn = 2240, 1, 0},
+    [TD_TYPE_Q5_K] = {8, 2880, .q4 = 0, -1, .q1 = 2048, -1, .d = 2560, .dmin = 2592, .sc = 2624,
+                      .mn = 2752, 1, 0},
+    [TD_TYPE_Q6_K] = {8, 3392, .q4 = 0, .q2 = 2048, -1, -1, .d = 3328, -1, .sc = 3072, -1, 2, 32},
+    [TD_TYPE_Q2_K] = {8, 1344, -1, .q2 = 0, -1, -1, .d = 1024, .dmin = 1056, .sc = 1088, -1, 2, 0},
+    [TD_TYPE_Q3_K] = {8, 1856, -1, .q2 = 0, .q1 = 1024, -1, .d = 1792, -1, .sc = 1536, -1, 2, 4},
+    [TD_TYPE_IQ4_XS] = {8, 2240, .q4 = 0, -1, -1, -1, .d = 2176, -1, .sc = 2048, -1, 1, 128},
+};
+
+const panel_layout *panel_layout_get(td_type type) {
+    return &layouts[type];
+}
+
+const uint8_t panel_iq4_values[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                      129, 141, 153, 166, 181, 197, 217, 241};
+
+static int float_bytes(td_type type) {
+    return type == TD_TYPE_F32 ? 4 : type == TD_TYPE_F16 || type == TD_TYPE_BF16 ? 2 : 0;
+}
+
+td_code kern_mat_init(kern_mat *m, td_type type, uint64_t n_out, uint64_t n_in, td_error *err) {
+    const td_type_info *info = td_type_get(type);
+    if (!info->name || (!float_bytes(type) && !layouts[type].group))
+        return td_fail(err, TD_E_UNSUPPORTED, "no kernels for tensor type %d", (int)type);
+    if (!n_out || !n_in || n_out > INT32_MAX / 2 || n_in > INT32_MAX / 2)
+        return td_fail(err, TD_E_TOO_BIG, "a matrix of %llu x %llu is out of range",
+                       (unsigned long long)n_out, (unsigned long long)n_in);
+    if (n_in % (uint64_t)info->block)
+        return td_fail(err, TD_E_FORMAT, "%llu columns are no multiple of %s's block of %d",
+                       (unsigned long long)n_in, info->name, info->block);
+    const panel_layout *l = &layouts[type];
+    size_t bytes;
+    if (l->group) {
+        const size_t span = (size_t)l->group * KERN_BLOCK;
+        if (!td_mul(&bytes, (n_in + span - 1) / span, (size_t)l->group_bytes)) goto too_big;
+    } else {
+        if (!td_mul(&bytes, n_in, KERN_PANEL * (size_t)float_bytes(type))) goto too_big;
+        bytes = (bytes + KERN_ALIGN - 1) & ~(size_t)(KERN_ALIGN - 1);
+    }
+    const size_t n_panels = (n_out + KERN_PANEL - 1) / KERN_PANEL;
+    size_t total;
+    if (!td_mul(&total, n_panels, bytes)) goto too_big;
+    *m = (kern_mat){.type = type, .n_out = (int)n_out, .n_in = (int)n_in, .n_panels = (int)n_panels,
+                    .panel_bytes = bytes};
+    return TD_OK;
+too_big:
+    return td_fail(err, TD_E_TOO_BIG, "a matrix of %llu x %llu is larger than memory can address",
+                   (unsigned long long)n_out, (unsigned long long)n_in);
+}
+
+size_t kern_mat_bytes(const kern_mat *m) {
+    return (size_t)m->n_panels * m->panel_bytes;
+}
+
+/* ---- one row's part of one group ---- */
+
+/* Writes quant v (unsigned, already offset) of row `row`, value k of block `block` (0..31). */
+typedef struct put {
+    uint8_t *group;
+    const panel_layout *l;
+    int row;
+} put;
+
+static void put_q(const put *p, int block, int k, unsigned v) {
+    const panel_layout *l = p->l;
+    const int line = k / 4, byte = 4 * p->row + k % 4;
+    unsigned low_bits = 0;
+    if (l->q8 >= 0) p->group[l->q8 + 512 * block + 64 * line + byte] = (uint8_t)v;
+    if (l->q4 >= 0) {
+        p->group[l->q4 + 256 * block + 64 * (line & 3) + byte] |= (uint8_t)((v & 15) << (line & 4));
+        low_bits = 4;
+    }
+    if (l->q2 >= 0) {
+        p->group[l->q2 + 128 * block + 64 * (line >> 2) + byte] |=
+            (uint8_t)((v >> low_bits & 3) << 2 * (line & 3));
+        low_bits += 2;
+    }
+    if (l->q1 >= 0)
+        p->group[l->q1 + 64 * block + byte] |= (uint8_t)((v >> low_bits & 1) << line);
+}
+
+static void put_half(const put *p, int plane, int block, const uint8_t *src) {
+    memcpy(p->group + plane + 32 * block + 2 * p->row, src, 2);
+}
+
+/* The simple types: one block of 32, which begins with its f16 scale (and minimum). */
+static void pack_block(const put *p, int block, td_type type, const uint8_t *src) {
+    put_half(p, p->l->d, block, src);
+    src += 2;
+    if (p->l->dmin >= 0) {
+        put_half(p, p->l->dmin, block, src);
+        src += 2;
+    }
+    if (type == TD_TYPE_Q8_0) {
+        for (int k = 0; k < 32; k++)
+            put_q(p, block, k, src[k] ^ 0x80u);
+        return;
+    }
+    uint32_t high = 0;
+    if (p->l->q1 >= 0) {
+        memcpy(&high, src, 4);
+        src += 4;
+    }
+    for (int k = 0; k < 32; k++)
+        put_q(p, block, k, (src[k % 16] >> (k < 16 ? 0 : 4) & 15u) | (high >> k & 1) << 4);
+}
+
+/* 6-bit scale and minimum j of Q4_K and Q5_K out of 12 bytes. */
+static void scale_min_k4(const uint8_t *s, int j, uint8_t *sc, uint8_t *mn) {
+    if (j < 4) {
+        *sc = s[j] & 63, *mn = s[j + 4] & 63;
+    } else {
+        *sc = (uint8_t)((s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
+        *mn = (uint8_t)(s[j + 4] >> 4 | (s[j] >> 6) << 4);
+    }
+}
+
+static void pack_q4_k_q5_k(const put *p, td_type type, const uint8_t *src) {
+    put_half(p, p->l->d, 0, src);
+    put_half(p, p->l->dmin, 0, src + 2);
+    const uint8_t *scales = src + 4;
+    const uint8_t *high = type == TD_TYPE_Q5_K ? src + 16 : NULL;
+    const uint8_t *low = src + (high ? 48 : 16);
+    for (int b = 0; b < 8; b++) {
+        uint8_t *at = p->group + p->row + 16 * b;
+        scale_min_k4(scales, b, at + p->l->sc, at + p->l->mn);
+        for (int k = 0; k < 32; k++) {
+            unsigned v = low[32 * (b / 2) + k] >> 4 * (b % 2) & 15u;
+            if (high) v |= (high[k] >> b & 1u) << 4;
+            put_q(p, b, k, v);
+        }
+    }
+}
+
+static void pack_q6_k(const put *p, const uint8_t *src) {
+    const uint8_t *low = src, *high = src + 128, *scales = src + 192;
+    put_half(p, p->l->d, 0, src + 208);
+    for (int s = 0; s < 16; s++)
+        p->group[p->l->sc + 16 * s + p->row] = scales[s];
+    for (int i = 0; i < 256; i++) { /* two halves of 128: four runs of 32 share low and high bytes */
+        const int half = i / 128, run = i / 32 % 4, k = i % 32;
+        const unsigned lo = low[64 * half + 32 * (run & 1) + k] >> 4 * (run >> 1) & 15u;
+        const unsigned hi = high[32 * half + k] >> 2 * run & 3u;
+        put_q(p, i / 32, k, lo | hi << 4);
+    }
+}
+
+static void pack_q2_k(const put *p, const uint8_t *src) {
+    const uint8_t *scales = src, *low = src + 16;
+    put_half(p, p->l->d, 0, src + 80);
+    put_half(p, p->l->dmin, 0, src + 82);
+    for (int s = 0; s < 16; s++)
+        p->group[p->l->sc + 16 * s + p->row] = scales[s];
+    for (int i = 0; i < 256; i++)
+        put_q(p, i / 32, i % 32, low[32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3u);
+}
+
+static void pack_q3_k(const put *p, const uint8_t *src) {
+    const uint8_t *high = src, *low = src + 32, *s6 = src + 96;
+    put_half(p, p->l->d, 0, src + 108);
+    for (int s = 0; s < 16; s++) { /* 16 six-bit scales: low nibbles in 8 bytes, high pairs in 4 */
+        const int lo = s6[s % 8] >> 4 * (s / 8) & 15, hi = s6[8 + s % 4] >> 2 * (s / 4) & 3;
+        p->group[p->l->sc + 16 * s + p->row] = (uint8_t)(int8_t)((lo | hi << 4) - 32);
+    }
+    for (int i = 0; i < 256; i++) {
+        const unsigned lo = low[32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3u;
+        const unsigned hi = high[i % 32] >> i / 32 & 1u;
+        put_q(p, i / 32, i % 32, lo | hi << 2);
+    }
+}
+
+static void pack_iq4_xs(const put *p, const uint8_t *src) {
+    uint16_t high;
+    put_half(p, p->l->d, 0, src);
+    memcpy(&high, src + 2, 2);
+    const uint8_t *low = src + 4, *q = src + 8;
+    for (int b = 0; b < 8; b++) {
+        const int s = (low[b / 2] >> 4 * (b % 2) & 15) | (high >> 2 * b & 3) << 4;
+        p->group[p->l->sc + 16 * b + p->row] = (uint8_t)(int8_t)(s - 32);
+        for (int k = 0; k < 32; k++)
+            put_q(p, b, k, q[16 * b + k % 16] >> (k < 16 ? 0 : 4) & 15u);
+    }
+}
+
+static void pack_group(const put *p, td_type type, const uint8_t *src, int n_blocks) {
+    switch (type) {
+    case TD_TYPE_Q4_K:
+    case TD_TYPE_Q5_K: pack_q4_k_q5_k(p, type, src); return;
+    case TD_TYPE_Q6_K: pack_q6_k(p, src); return;
+    case TD_TYPE_Q2_K: pack_q2_k(p, src); return;
+    case TD_TYPE_Q3_K: pack_q3_k(p, src); return;
+    case TD_TYPE_IQ4_XS: pack_iq4_xs(p, src); return;
+    default:
+        for (int b = 0; b < n_blocks; b++)
+            pack_block(p, b, type, src + (size_t)b * (size_t)td_type_get(type)->block_bytes);
+    }
+}
+
+static void pack_float_panel(const kern_mat *m, const uint8_t *rows, size_t row_bytes, int panel,
+                             uint8_t *out) {
+    const int size = float_bytes(m->type);
+    for (int r = 0; r < KERN_PANEL && panel * KERN_PANEL + r < m->n_out; r++) {
+        const uint8_t *src = rows + (size_t)(panel * KERN_PANEL + r) * row_bytes;
+        for (size_t k = 0; k < (size_t)m->n_in; k++)
+            memcpy(out + (k * KERN_PANEL + (size_t)r) * (size_t)size, src + k * (size_t)size,
+                   (size_t)size);
+    }
+}
+
+void kern_mat_pack(const kern_mat *m, const void *rows, size_t row_bytes, int begin, int end) {
+    const panel_layout *l = &layouts[m->type];
+    const td_type_info *info = td_type_get(m->type);
+    for (int panel = begin; panel < end; panel++) {
+        uint8_t *out = m->data + (size_t)panel * m->panel_bytes;
+        memset(out, 0, m->panel_bytes);
+        if (!l->group) {
+            pack_float_panel(m, rows, row_bytes, panel, out);
+            continue;
+        }
+        const int n_blocks = m->n_in / KERN_BLOCK;
+        const int file_span = info->block / KERN_BLOCK; /* blocks of 32 in one block of the file */
+        for (int r = 0; r < KERN_PANEL && panel * KERN_PANEL + r < m->n_out; r++) {
+            const uint8_t *src =
+                (const uint8_t *)rows + (size_t)(panel * KERN_PANEL + r) * row_bytes;
+            put p = {out, l, r};
+            for (int b = 0; b < n_blocks; b += l->group, p.group += l->group_bytes) {
+                const int left = n_blocks - b;
+                pack_group(&p, m->type, src + (size_t)(b / file_span) * (size_t)info->block_bytes,
+                           left < l->group ? left : l->group);
+            }
+        }
+    }
+}

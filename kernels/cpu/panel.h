@@ -1,0 +1,54 @@
+/* How a matrix lies in memory, for every CPU level alike.
+ *
+ * A panel is 16 rows of the matrix over all of k. It is a row of *groups*; a group covers 2 blocks of 32 k
+ * (8 for the K-quants, whose scales come in 256) and holds the planes below one after the other, each on a
+ * cache line, so that a panel is one forward stream. k past n_in is zero.
+ *
+ * The quants of one block of 32 k by 16 rows are eight *lines* of 64 bytes when unpacked: byte 4 * row + j
+ * of line g is k = 4 * g + j. One broadcast of 4 activations meets one line (vpdpbusd), and four of them
+ * stacked are an AMX tile. Packed:
+ *   4 bits: 4 lines; line i holds line i in its low nibbles, line i + 4 in its high ones
+ *   2 bits: 2 lines; line h holds line 4 * h + s at bits 2 * s
+ *   1 bit:  1 line;  bit g belongs to line g
+ *   8 bits: 8 lines, stored as q + 128
+ * Scales are planes of 16, one a row, in the file's own precision.
+ *
+ * Type    a group's planes (bytes a group; share of the file's bytes)
+ * Q4_0    q4 2x256, d f16 2x16                                     576   1.00
+ * Q4_1    q4 2x256, d f16 2x16, m f16 2x16                         640   1.00
+ * Q5_0    q4 2x256, q1 2x64, d f16 2x16                            704   1.00
+ * Q5_1    q4 2x256, q1 2x64, d f16 2x16, m f16 2x16                768   1.00
+ * Q8_0    q8 2x512, d f16 2x16                                    1088   1.00
+ * IQ4_NL  as Q4_0 (indices)                                        576   1.00
+ * Q4_K    q4 8x256, d f16 16, dmin f16 16, sc u8 8x16, mn u8 8x16 2368   1.03
+ * Q5_K    q4 8x256, q1 8x64, the scales of Q4_K                   2880   1.02
+ * Q6_K    q4 8x256, q2 8x128, sc i8 16x16, d f16 16, pad 32       3392   1.01
+ * Q2_K    q2 8x128, d f16 16, dmin f16 16, sc|mn<<4 16x16         1344   1.00
+ * Q3_K    q2 8x128, q1 8x64, sc i8 16x16, d f16 16, pad 32        1856   1.05
+ * IQ4_XS  q4 8x256, sc i8 8x16, d f16 16, pad 32                  2240   1.03
+ * F32, F16, BF16: no groups; k after k, 16 rows each.
+ *
+ * The integer product of a block is sum q_unsigned * a - offset * sum a, with the offset of the type:
+ * Q4_0 8, Q5_0 16, Q8_0 128, IQ4 128 (table + 128), Q6_K 32, Q3_K 4, others 0. */
+#ifndef TD_KERNELS_PANEL_H
+#define TD_KERNELS_PANEL_H
+
+#include "kernels/kernels.h"
+
+typedef struct panel_layout {
+    int group;       /* blocks of 32 a group; 0: float weights */
+    int group_bytes;
+    int q4, q2, q1, q8;   /* offsets of the quant planes in a group; -1: none */
+    int d, dmin;          /* offsets of f16 planes; -1: none. Groups of 2: one plane a block */
+    int sc, mn;           /* offsets of 8-bit scale planes; -1: none */
+    int scales;           /* scales a block: 1 or 2 */
+    int offset;           /* subtracted from every unsigned quant */
+} panel_layout;
+
+/* By td_type. */
+const panel_layout *panel_layout_get(td_type type);
+
+/* The IQ4 code book (ggml's kvalues_iq4nl; facts of the format), plus 128. */
+extern const uint8_t panel_iq4_values[16];
+
+#endif
