@@ -74,7 +74,8 @@ uint64_t td_now_ns(void); /* monotonic */
 int td_cpu_count(void);
 
 /* A pool of n_threads - 1 workers; the caller of td_pool_run is thread 0. Workers spin for some
- * microseconds and then park on a futex, so that a machine with other work on it does not collapse. */
+ * microseconds and then park on a futex, so that a machine with other work on it does not collapse.
+ */
 typedef struct td_pool td_pool;
 typedef void td_job_fn(void *arg, int thread, int n_threads);
 td_code td_pool_open(td_pool **out, int n_threads, td_error *err);
@@ -94,8 +95,8 @@ void td_split_init(td_split *s, int n, int step);
 bool td_split_next(td_split *s, int *begin, int *end);
 
 /* ---- random numbers: Philox4x32-10 (Salmon et al., SC 2011), counter-based ----
- * A draw is a pure function of (seed, stream, index, lane): nothing is carried from call to call, so
- * a draw for one purpose can never shift the draws of another (trap 2 of the design). */
+ * A draw is a pure function of (seed, stream, index, lane): nothing is carried from call to call,
+ * so a draw for one purpose can never shift the draws of another (trap 2 of the design). */
 
 typedef enum td_stream {
     TD_STREAM_PLAIN = 1,    /* the target's own token */
@@ -106,7 +107,12 @@ typedef enum td_stream {
 } td_stream;
 
 void td_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
-/* Uniform in (0, 1): (53 bits + 0.5) * 2^-53. */
+/* 64 random bits as a number in (0, 1): (the upper 52 + 0.5) * 2^-52, exact. With 53 bits the half
+ * would not fit into a double, and the highest value would round to 1. */
+static inline double td_unit(uint64_t bits) {
+    return ((double)(bits >> 12) + 0.5) * 0x1p-52;
+}
+/* Uniform in (0, 1). */
 double td_uniform(uint64_t seed, td_stream stream, uint64_t index, uint32_t lane);
 /* A seed from the operating system. */
 uint64_t td_random_seed(void);
@@ -119,8 +125,8 @@ enum {
     TD_CPU_AVX512_VNNI = 1 << 2, /* vpdpbusd on 512 bits */
     TD_CPU_AMX = 1 << 3          /* int8 tiles, and the kernel granted them */
 };
-/* Features of this CPU, lowered by TANDEM_CPU=ref|avx2|avx512|amx where that is set (an unknown word
- * fails). Read once a call; cheap enough. */
+/* Features of this CPU, lowered by TANDEM_CPU=ref|avx2|avx512|amx where that is set (an unknown
+ * word fails). Read once a call; cheap enough. */
 td_code td_cpu_features(unsigned *out, td_error *err);
 
 #endif

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 void *td_calloc(size_t n, size_t size) {
+    size_t bytes; /* checked here too: under sanitizers calloc ends the program instead */
+    if (!td_mul(&bytes, n, size)) return NULL;
     return calloc(n ? n : 1, size ? size : 1);
 }
 
@@ -28,14 +30,18 @@ bool td_grow(void *ptr_to_ptr, size_t *n_have, size_t n_need, size_t item_bytes)
 
 enum { HUGE_BYTES = 2 << 20 };
 
+static size_t huge_round(size_t size_bytes) { /* 0 maps like 1: a mapping, not a stray pointer */
+    return ((size_bytes ? size_bytes : 1) + HUGE_BYTES - 1) & ~(size_t)(HUGE_BYTES - 1);
+}
+
 void *td_map(size_t size_bytes) {
     size_t whole;
     if (!td_add(&whole, size_bytes, 2 * (size_t)HUGE_BYTES)) return NULL;
     whole &= ~(size_t)(HUGE_BYTES - 1); /* >= size + 2 MiB - 1: room to align */
-    char *raw =
-        mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *raw = mmap(NULL, whole, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED) return NULL;
-    size_t used = (size_bytes + HUGE_BYTES - 1) & ~(size_t)(HUGE_BYTES - 1);
+    size_t used = huge_round(size_bytes);
     size_t lead = (size_t)(-(uintptr_t)raw & (HUGE_BYTES - 1));
     if (lead) munmap(raw, lead);
     if (whole - lead > used) munmap(raw + lead + used, whole - lead - used);
@@ -44,7 +50,7 @@ void *td_map(size_t size_bytes) {
 }
 
 void td_unmap(void *ptr, size_t size_bytes) {
-    if (ptr) munmap(ptr, (size_bytes + HUGE_BYTES - 1) & ~(size_t)(HUGE_BYTES - 1));
+    if (ptr) munmap(ptr, huge_round(size_bytes));
 }
 
 /* Reads one non-negative number from a small file; false where there is none ("max" included). */
@@ -58,20 +64,42 @@ static bool read_number(const char *path, size_t *out) {
     return ok;
 }
 
+/* The number after `name` in a cgroup's memory.stat; 0 where there is none. */
+static size_t read_stat(const char *path, const char *name) {
+    FILE *f = fopen(path, "re");
+    if (!f) return 0;
+    char line[128], word[64];
+    unsigned long long v;
+    size_t found = 0;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "%63s %llu", word, &v) == 2 && !strcmp(word, name)) found = (size_t)v;
+    fclose(f);
+    return found;
+}
+
 size_t td_memory_available(void) {
-    size_t best = SIZE_MAX;
-    FILE *f = fopen("/proc/meminfo", "re");
-    if (f) {
-        char line[128];
-        unsigned long long kib;
-        while (fgets(line, sizeof line, f))
-            if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) best = (size_t)kib * 1024;
-        fclose(f);
+    /* Version 2, then version 1. Cached file pages count as used there, a mapped model's weights
+     * too, though the kernel drops them before it refuses memory. */
+    static const struct {
+        const char *limit, *used, *stat, *active, *inactive;
+    } groups[] = {
+        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat",
+         "active_file", "inactive_file"},
+        {"/sys/fs/cgroup/memory/memory.limit_in_bytes",
+         "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat",
+         "total_active_file", "total_inactive_file"},
+    };
+    const size_t free_kib = read_stat("/proc/meminfo", "MemAvailable:");
+    size_t best = free_kib ? free_kib * 1024 : SIZE_MAX;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        size_t limit, used;
+        if (!read_number(groups[i].limit, &limit) || !read_number(groups[i].used, &used)) continue;
+        const size_t cached = read_stat(groups[i].stat, groups[i].active) +
+                              read_stat(groups[i].stat, groups[i].inactive);
+        used = used > cached ? used - cached : 0;
+        const size_t left = limit > used ? limit - used : 0;
+        if (left < best) best = left;
     }
-    size_t limit, used;
-    if (read_number("/sys/fs/cgroup/memory.max", &limit) &&
-        read_number("/sys/fs/cgroup/memory.current", &used) && limit > used && limit - used < best)
-        best = limit - used;
     return best;
 }
 

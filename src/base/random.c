@@ -1,4 +1,5 @@
-/* Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). */
+/* Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC
+ * 2011). */
 #include "base/base.h"
 
 #include <sys/random.h>
@@ -21,8 +22,7 @@ double td_uniform(uint64_t seed, td_stream stream, uint64_t index, uint32_t lane
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     uint32_t r[4];
     td_philox(counter, key, r);
-    const uint64_t bits = ((uint64_t)r[0] << 21) ^ (r[1] >> 11); /* 53 bits */
-    return ((double)bits + 0.5) * 0x1p-53;
+    return td_unit((uint64_t)r[0] << 32 | r[1]);
 }
 
 uint64_t td_random_seed(void) {

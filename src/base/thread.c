@@ -146,7 +146,7 @@ void td_split_init(td_split *s, int n, int step) {
 
 bool td_split_next(td_split *s, int *begin, int *end) {
     int at = atomic_fetch_add_explicit(&s->next, s->step, memory_order_relaxed);
-    if (at >= s->n) return false;
+    if (at < 0 || at >= s->n) return false; /* < 0: the counter has wrapped behind the end */
     *begin = at;
     *end = s->n - at < s->step ? s->n : at + s->step;
     return true;
