@@ -1,0 +1,454 @@
+/* Checks every kernel at every level this machine has against `ref`, bit for bit, and `ref` against double
+ * arithmetic on td_dequantize's values (in the manner of dav1d's checkasm).
+ *
+ *   check_kernels [--seed S] [--rounds N] [--bench [--type Q4_K] [--level avx512]]
+ *
+ * Random and extreme inputs, odd sizes, guard bytes behind every output; each row alone, in batches of every
+ * width and in any panel range gives the same bits (contract R). --bench prints GB/s and multiply-adds. */
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t rng_state;
+
+static uint32_t rnd(void) {
+    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(rng_state >> 32);
+}
+static int rnd_int(int lo, int hi) {
+    return lo + (int)(rnd() % (uint32_t)(hi - lo + 1));
+}
+static float rnd_float(void) {
+    return (float)((double)rnd() / 2147483648.0 - 1.0);
+}
+
+static int n_passed, n_failed;
+
+static void verdict(bool ok, const char *fmt, ...) TD_PRINTF(2, 3);
+static void verdict(bool ok, const char *fmt, ...) {
+    if (ok) {
+        n_passed++;
+        return;
+    }
+    if (n_failed++ > 20) return;
+    va_list args;
+    va_start(args, fmt);
+    fprintf(stderr, "FAILED: ");
+    vfprintf(stderr, fmt, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+static void *must(size_t n) {
+    void *p = aligned_alloc(64, (n + 127) & ~(size_t)63);
+    if (!p) abort();
+    memset(p, 0, n);
+    return p;
+}
+
+enum { GUARD = 0x5a, GUARD_BYTES = 64 };
+
+/* A float buffer with guards behind it. */
+static float *guarded(size_t n) {
+    float *p = must(n * sizeof *p + GUARD_BYTES);
+    memset(p, GUARD, n * sizeof *p + GUARD_BYTES);
+    return p;
+}
+static bool guard_ok(const float *p, size_t n) {
+    const uint8_t *g = (const uint8_t *)(p + n);
+    for (int i = 0; i < GUARD_BYTES; i++)
+        if (g[i] != GUARD) return false;
+    return true;
+}
+
+static const td_type types[] = {TD_TYPE_F32,  TD_TYPE_F16,  TD_TYPE_BF16, TD_TYPE_Q4_0, TD_TYPE_Q4_1,
+                                TD_TYPE_Q5_0, TD_TYPE_Q5_1, TD_TYPE_Q8_0, TD_TYPE_Q2_K, TD_TYPE_Q3_K,
+                                TD_TYPE_Q4_K, TD_TYPE_Q5_K, TD_TYPE_Q6_K, TD_TYPE_IQ4_NL, TD_TYPE_IQ4_XS};
+enum { N_TYPES = sizeof types / sizeof *types };
+
+/* Offsets of the f16 scales in one block of the file: the only bytes that may not be anything (NaN). */
+static void fix_scales(td_type t, uint8_t *block, bool extreme) {
+    static const int8_t at[TD_TYPE_COUNT][2] = {
+        [TD_TYPE_Q4_0] = {0, -1}, [TD_TYPE_Q4_1] = {0, 2},     [TD_TYPE_Q5_0] = {0, -1},
+        [TD_TYPE_Q5_1] = {0, 2},  [TD_TYPE_Q8_0] = {0, -1},    [TD_TYPE_Q2_K] = {80, 82},
+        [TD_TYPE_Q3_K] = {108, -1}, [TD_TYPE_Q4_K] = {0, 2},   [TD_TYPE_Q5_K] = {0, 2},
+        [TD_TYPE_Q6_K] = {-2, -1}, [TD_TYPE_IQ4_NL] = {0, -1}, [TD_TYPE_IQ4_XS] = {0, -1}};
+    for (int i = 0; i < 2; i++) {
+        int o = t == TD_TYPE_Q6_K && i == 0 ? 208 : at[t][i];
+        if (o < 0) continue;
+        uint16_t h = td_f32_to_f16(rnd_float() * (extreme ? 60000.0f : 0.02f));
+        if (extreme && rnd() % 4 == 0) h = 0;
+        memcpy(block + o, &h, 2);
+    }
+}
+
+typedef struct problem {
+    kern_mat mat;
+    uint8_t *rows; /* as in a file */
+    size_t row_bytes;
+    kern_acts acts;
+    float *x;
+} problem;
+
+static void problem_free(problem *p) {
+    free(p->mat.data), free(p->rows), free(p->x);
+    free(p->acts.q), free(p->acts.scale), free(p->acts.sum), free(p->acts.min_scale);
+}
+
+static void problem_make(problem *p, const kern_table *ref, td_type type, int n_out, int n_in, int n_rows,
+                         bool extreme) {
+    td_error err;
+    *p = (problem){0};
+    if (kern_mat_init(&p->mat, type, (uint64_t)n_out, (uint64_t)n_in, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        exit(1);
+    }
+    td_type_row_bytes(&p->row_bytes, type, (uint64_t)n_in);
+    p->rows = must(p->row_bytes * (size_t)n_out);
+    const td_type_info *info = td_type_get(type);
+    for (size_t i = 0; i < p->row_bytes * (size_t)n_out; i++)
+        p->rows[i] = extreme ? (rnd() & 1 ? 0xff : 0) : (uint8_t)rnd();
+    if (info->block > 1) {
+        for (size_t i = 0; i < p->row_bytes * (size_t)n_out; i += (size_t)info->block_bytes)
+            fix_scales(type, p->rows + i, extreme);
+    } else {
+        for (size_t i = 0; i < (size_t)n_out * (size_t)n_in; i++) {
+            const float f = rnd_float();
+            const uint16_t h = td_f32_to_f16(f);
+            if (type == TD_TYPE_F32) memcpy(p->rows + 4 * i, &f, 4);
+            if (type == TD_TYPE_F16) memcpy(p->rows + 2 * i, &h, 2);
+            if (type == TD_TYPE_BF16) memcpy(p->rows + 2 * i, (const char *)&f + 2, 2);
+        }
+    }
+    p->mat.data = must(kern_mat_bytes(&p->mat));
+    kern_mat_pack(&p->mat, p->rows, p->row_bytes, 0, p->mat.n_panels);
+    const size_t pad = ((size_t)n_in + 31) & ~(size_t)31, r = (size_t)n_rows;
+    p->x = must(r * (size_t)n_in * sizeof(float));
+    for (size_t i = 0; i < r * (size_t)n_in; i++)
+        p->x[i] = extreme ? (rnd() & 1 ? 1.0f : -1.0f) * (rnd() & 7 ? 1.0f : 1e-3f) : rnd_float();
+    p->acts = (kern_acts){.n_rows = n_rows, .n_in = n_in, .x = p->x, .x_stride = (size_t)n_in};
+    p->acts.q = must(r * pad);
+    p->acts.scale = must(r * pad / 32 * 4);
+    p->acts.sum = must(r * pad / 16 * 4);
+    p->acts.min_scale = must(r * pad / 32 * 4);
+    for (size_t i = 0; i < r; i++)
+        ref->quantize(p->x + i * (size_t)n_in, n_in, p->acts.q + i * pad, p->acts.scale + i * pad / 32,
+                      p->acts.sum + i * pad / 16, p->acts.min_scale + i * pad / 32);
+}
+
+/* Rows [first, first + n) of the activations. */
+static kern_acts acts_slice(const kern_acts *a, int first, int n) {
+    const size_t pad = ((size_t)a->n_in + 31) & ~(size_t)31, f = (size_t)first;
+    kern_acts s = *a;
+    s.n_rows = n, s.x += f * a->x_stride, s.q += f * pad, s.scale += f * pad / 32;
+    s.sum += f * pad / 16, s.min_scale += f * pad / 32;
+    return s;
+}
+
+/* ref against double sums of the file's own values times the quantised activations. */
+static void check_gemm_truth(const kern_table *ref, const problem *p, const char *name) {
+    const size_t n_in = (size_t)p->mat.n_in, n_out = (size_t)p->mat.n_out;
+    float *w = must(n_in * 4), *y = guarded(n_out);
+    kern_acts one = acts_slice(&p->acts, 0, 1);
+    ref->gemm[p->mat.type](&p->mat, 0, p->mat.n_panels, &one, y, n_out);
+    for (size_t c = 0; c < n_out; c++) {
+        double sum = 0, size = 0;
+        td_dequantize(p->mat.type, p->rows + c * p->row_bytes, w, n_in);
+        for (size_t k = 0; k < n_in; k++) {
+            double x = td_type_get(p->mat.type)->block > 1 ? (double)one.q[k] * (double)one.scale[k / 32]
+                                                          : (double)one.x[k];
+            sum += (double)w[k] * x, size += fabs((double)w[k] * x);
+        }
+        const bool ok = fabs(sum - (double)y[c]) <= 2e-6 * size + 1e-30;
+        verdict(ok, "%s %zux%zu column %zu: ref %.9g, double %.9g", name, n_out, n_in, c, (double)y[c],
+                sum);
+        if (!ok) break;
+    }
+    verdict(guard_ok(y, n_out), "%s: ref wrote past its output", name);
+    free(w), free(y);
+}
+
+static void check_gemm(const kern_table *ref, const kern_table *k, const problem *p, const char *name) {
+    const size_t n_out = (size_t)p->mat.n_out;
+    const int n_rows = p->acts.n_rows;
+    float *want = guarded(n_out * (size_t)n_rows), *got = guarded(n_out * (size_t)n_rows);
+    kern_acts one;
+    for (int r = 0; r < n_rows; r++) { /* the truth: each row alone */
+        one = acts_slice(&p->acts, r, 1);
+        ref->gemm[p->mat.type](&p->mat, 0, p->mat.n_panels, &one, want + (size_t)r * n_out, n_out);
+    }
+    for (int n = 1; n <= n_rows; n++) { /* batches of every width, panels in two ranges */
+        const int first = rnd_int(0, n_rows - n), cut = rnd_int(0, p->mat.n_panels);
+        kern_acts part = acts_slice(&p->acts, first, n);
+        k->gemm[p->mat.type](&p->mat, 0, cut, &part, got, n_out);
+        k->gemm[p->mat.type](&p->mat, cut, p->mat.n_panels, &part, got, n_out);
+        const bool ok = !memcmp(got, want + (size_t)first * n_out, n_out * (size_t)n * sizeof *got);
+        verdict(ok, "gemm %s at %s: %d rows from %d of %zux%d differ from ref", name, k->level, n, first,
+                n_out, p->mat.n_in);
+        if (!ok) break;
+    }
+    verdict(guard_ok(got, n_out * (size_t)n_rows), "gemm %s at %s wrote past its output", name, k->level);
+    free(want), free(got);
+}
+
+static void fill(float *x, int n, int kind) {
+    for (int i = 0; i < n; i++)
+        x[i] = kind == 0   ? rnd_float() * 4
+               : kind == 1 ? (float)ldexp((double)rnd_float(), rnd_int(-60, 60))
+               : kind == 2 ? 0.0f
+                           : rnd_float() * 300;
+}
+
+static void check_vectors(const kern_table *ref, const kern_table *k, int n, int kind) {
+    float *x = must((size_t)n * 4), *w = must((size_t)n * 4);
+    float *a = guarded((size_t)n), *b = guarded((size_t)n);
+    fill(x, n, kind), fill(w, n, 0);
+    const size_t pad = ((size_t)n + 31) & ~(size_t)31;
+    int8_t *q[2] = {must(pad), must(pad)};
+    float *s[4] = {must(pad), must(pad), must(pad), must(pad)};
+    int32_t *t[2] = {must(pad), must(pad)};
+    ref->quantize(x, n, q[0], s[0], t[0], s[2]);
+    k->quantize(x, n, q[1], s[1], t[1], s[3]);
+    verdict(!memcmp(q[0], q[1], pad) && !memcmp(s[0], s[1], pad / 32 * 4) &&
+                !memcmp(s[2], s[3], pad / 32 * 4) && !memcmp(t[0], t[1], pad / 16 * 4),
+            "quantize at %s, n %d, fill %d", k->level, n, kind);
+    for (int i = 0; i < n && kind != 1; i++) { /* and within half a step of the truth */
+        const double back = q[0][i] * (double)s[0][i / 32];
+        const bool ok = fabs(back - (double)x[i]) <= 0.5001 * (double)s[0][i / 32] + 1e-12;
+        verdict(ok, "quantize: %g became %g", (double)x[i], back);
+        if (!ok) break;
+    }
+#define BOTH(call_ref, call_k, what) \
+    call_ref, call_k; \
+    verdict(!memcmp(a, b, (size_t)n * 4), "%s at %s, n %d, fill %d", what, k->level, n, kind);
+    BOTH(ref->rmsnorm(x, w, n, 1e-6f, a), k->rmsnorm(x, w, n, 1e-6f, b), "rmsnorm")
+    BOTH(ref->silu_mul(x, w, n, a), k->silu_mul(x, w, n, b), "silu_mul")
+    if (kind == 0)
+        for (int i = 0; i < n; i++) {
+            const double e = (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i];
+            verdict(fabs(e - (double)a[i]) < 1e-5, "silu(%g)", (double)x[i]);
+        }
+    BOTH(ref->gelu_mul(x, w, n, a), k->gelu_mul(x, w, n, b), "gelu_mul")
+    if (kind == 0)
+        for (int i = 0; i < n; i++) {
+            const double g = (double)x[i];
+            const double e =
+                0.5 * g * (1 + tanh(0.7978845608028654 * (g + 0.044715 * g * g * g))) * (double)w[i];
+            verdict(fabs(e - (double)a[i]) < 1e-5, "gelu(%g): %g, not %g", g, (double)a[i], e);
+        }
+    memcpy(a, x, (size_t)n * 4), memcpy(b, x, (size_t)n * 4);
+    BOTH(ref->softcap(a, 30, n), k->softcap(b, 30, n), "softcap")
+    if (kind != 1)
+        for (int i = 0; i < n; i++)
+            verdict(fabs(30 * tanh((double)x[i] / 30) - (double)a[i]) < 1e-5, "softcap(%g)", (double)x[i]);
+    BOTH(ref->add(a, w, n), k->add(b, w, n), "add")
+    BOTH(ref->scale(a, 0.37f, n), k->scale(b, 0.37f, n), "scale")
+    if (n % 2 == 0)
+        for (int neox = 0; neox < 2; neox++) {
+            float *c = must((size_t)n * 4), *sn = must((size_t)n * 4);
+            for (int i = 0; i < n / 2; i++)
+                c[i] = cosf((float)i * 0.3f), sn[i] = sinf((float)i * 0.3f);
+            memcpy(a, x, (size_t)n * 4), memcpy(b, x, (size_t)n * 4);
+            BOTH(ref->rope(a, n, c, sn, neox), k->rope(b, n, c, sn, neox), "rope")
+            free(c), free(sn);
+        }
+    verdict(guard_ok(a, (size_t)n) && guard_ok(b, (size_t)n), "a vector kernel at %s wrote past n %d",
+            k->level, n);
+    free(x), free(w), free(a), free(b);
+    for (int i = 0; i < 4; i++)
+        free(s[i]);
+    free(q[0]), free(q[1]), free(t[0]), free(t[1]);
+}
+
+/* Three pages for up to 9 queries: all levels equal ref, each query alone equals the block, and ref is near
+ * a softmax in double. Slots outside the ranges hold NaN. */
+static void check_attention(const kern_table *ref, const kern_table *k, kern_kv_type type, int k_dim,
+                            int v_dim, float cap) {
+    enum { PAGES = 3, NQ = 9 };
+    const int nq = rnd_int(1, NQ), last = rnd_int(1, 32), low = rnd_int(0, 31);
+    const size_t kn = (size_t)k_dim * 32, vn = (size_t)v_dim * 32, size = type == KERN_KV_F32 ? 4 : 2;
+    uint8_t *kp[PAGES], *vp[PAGES];
+    float *kf = must(PAGES * kn * 4), *vf = must(PAGES * vn * 4);
+    for (int p = 0; p < PAGES; p++) {
+        kp[p] = must(kn * size), vp[p] = must(vn * size);
+        for (size_t i = 0; i < kn + vn; i++) {
+            const bool is_k = i < kn;
+            const size_t at = is_k ? i : i - kn;
+            const int pos = is_k ? (int)(at % 32) : (int)(at / (size_t)v_dim);
+            const bool used = !(p == PAGES - 1 && pos >= last) && !(p == 0 && pos < low);
+            float f = used ? rnd_float() : NAN;
+            const uint16_t h = td_f32_to_f16(f);
+            if (type == KERN_KV_F16) f = td_f16_to_f32(h);
+            memcpy((is_k ? kp[p] : vp[p]) + at * size, size == 4 ? (void *)&f : (void *)(uintptr_t)&h, size);
+            (is_k ? kf + (size_t)p * kn : vf + (size_t)p * vn)[at] = f;
+        }
+    }
+    float *q[NQ], *out[2][NQ];
+    kern_attn_state st[2][NQ], *sp[NQ];
+    int16_t b[PAGES][NQ], e[PAGES][NQ];
+    const size_t on = ((size_t)v_dim + 15) & ~(size_t)15;
+    for (int j = 0; j < nq; j++) {
+        q[j] = must((size_t)k_dim * 4);
+        fill(q[j], k_dim, 0);
+        out[0][j] = must(on * 4), out[1][j] = must(on * 4);
+        for (int v = 0; v < 2; v++)
+            st[v][j] = (kern_attn_state){-INFINITY, 0, out[v][j]};
+        b[0][j] = (int16_t)rnd_int(low, 31), e[0][j] = 32;
+        b[1][j] = 0, e[1][j] = 32;
+        b[2][j] = 0, e[2][j] = (int16_t)rnd_int(1, last);
+    }
+    for (int p = 0; p < PAGES; p++) {
+        kern_attn a = {type, kp[p], vp[p], k_dim, v_dim, cap, nq, (const float *const *)q, b[p], e[p], sp};
+        for (int j = 0; j < nq; j++)
+            sp[j] = &st[1][j];
+        k->attn_page(&a);
+        for (int j = 0; j < nq; j++) { /* alone, at ref */
+            kern_attn_state *alone = &st[0][j];
+            kern_attn one = a;
+            one.n_q = 1, one.q = (const float *const *)&q[j], one.begin = &b[p][j], one.end = &e[p][j];
+            one.state = &alone;
+            ref->attn_page(&one);
+        }
+    }
+    for (int j = 0; j < nq; j++) {
+        verdict(st[0][j].max == st[1][j].max && st[0][j].sum == st[1][j].sum &&
+                    !memcmp(out[0][j], out[1][j], (size_t)v_dim * 4),
+                "attn_page at %s: query %d of %d, dims %d %d", k->level, j, nq, k_dim, v_dim);
+        double *o = must((size_t)v_dim * 8), sum = 0;
+        for (int p = 0; p < PAGES; p++)
+            for (int i = b[p][j]; i < e[p][j]; i++) {
+                double s = 0;
+                for (int d = 0; d < k_dim; d++)
+                    s += (double)q[j][d] * (double)kf[(size_t)p * kn + (size_t)d * 32 + (size_t)i];
+                if (cap > 0) s = (double)cap * tanh(s / (double)cap);
+                const double w = exp(s - 20);
+                sum += w;
+                for (int d = 0; d < v_dim; d++)
+                    o[d] += w * (double)vf[(size_t)p * vn + (size_t)i * (size_t)v_dim + (size_t)d];
+            }
+        for (int d = 0; d < v_dim; d++) {
+            const double got = (double)out[0][j][d] / (double)st[0][j].sum;
+            const bool ok = fabs(got - o[d] / sum) < 2e-5;
+            verdict(ok, "attn_page: value %d is %g, not %g (dims %d %d cap %g)", d, got, o[d] / sum, k_dim,
+                    v_dim, (double)cap);
+            if (!ok) break;
+        }
+        free(o), free(q[j]), free(out[0][j]), free(out[1][j]);
+    }
+    for (int p = 0; p < PAGES; p++)
+        free(kp[p]), free(vp[p]);
+    free(kf), free(vf);
+}
+
+static void check_all(const kern_table *ref, const kern_table *k, int rounds) {
+    static const int dims[][2] = {{64, 64}, {128, 128}, {256, 256}, {80, 80}, {24, 40}, {4, 6}, {1, 1}};
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < N_TYPES; i++) {
+            const int block = td_type_get(types[i])->block;
+            problem p;
+            problem_make(&p, ref, types[i], rnd_int(1, 70), block * rnd_int(1, block == 256 ? 4 : 40),
+                         rnd_int(1, 40), round % 4 == 3);
+            if (k == ref) check_gemm_truth(ref, &p, td_type_get(types[i])->name);
+            check_gemm(ref, k, &p, td_type_get(types[i])->name);
+            problem_free(&p);
+        }
+        check_vectors(ref, k, rnd_int(1, 200), round % 4);
+        check_vectors(ref, k, 32 * rnd_int(1, 30), round % 4);
+        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+            check_attention(ref, k, round & 1 ? KERN_KV_F32 : KERN_KV_F16, dims[i][0], dims[i][1],
+                            round % 3 == 2 ? 5.0f : 0.0f);
+    }
+}
+
+/* ---- bench ---- */
+
+typedef struct bench_job {
+    const kern_table *k;
+    const problem *p;
+    kern_acts a;
+    float *y;
+    td_split split;
+} bench_job;
+
+static void bench_run(void *arg, int thread, int n) {
+    (void)thread, (void)n;
+    bench_job *j = arg;
+    int b, e;
+    while (td_split_next(&j->split, &b, &e))
+        j->k->gemm[j->p->mat.type](&j->p->mat, b, e, &j->a, j->y, (size_t)j->p->mat.n_out);
+}
+
+static void bench(const kern_table *k, td_pool *pool, td_type type) {
+    enum { OUT = 120000, IN = 1536, ROWS = 16 };
+    problem p;
+    problem_make(&p, k, type, OUT, IN, ROWS, false);
+    float *y = must((size_t)OUT * ROWS * 4);
+    const double bytes = (double)kern_mat_bytes(&p.mat);
+    double base = 0;
+    printf("%-8s %-6s %7.1f MB ", k->level, td_type_get(type)->name, bytes / 1e6);
+    static const int widths[] = {1, 2, 3, 4, 5, 8, 9, 12, 16};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        bench_job j = {k, &p, acts_slice(&p.acts, 0, widths[i]), y, {0}};
+        double best = 1e9;
+        for (int r = 0; r < 7; r++) {
+            td_split_init(&j.split, p.mat.n_panels, 32);
+            const uint64_t t0 = td_now_ns();
+            td_pool_run(pool, bench_run, &j);
+            const double t = (double)(td_now_ns() - t0) / 1e9;
+            if (t < best) best = t;
+        }
+        if (!base) base = best, printf("%5.1f GB/s; T(m)/T(1):", bytes / best / 1e9);
+        printf(" %d:%.2f", widths[i], best / base);
+        if (widths[i] == 16) printf(" %.0f Gmac/s", (double)OUT * IN * 16 / best / 1e9);
+    }
+    printf("\n");
+    free(y);
+    problem_free(&p);
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = 1;
+    int rounds = 12;
+    bool do_bench = false;
+    const char *only_type = NULL, *only_level = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--bench")) do_bench = true;
+        else if (i + 1 < argc && !strcmp(argv[i], "--seed")) seed = strtoull(argv[++i], NULL, 0);
+        else if (i + 1 < argc && !strcmp(argv[i], "--rounds")) rounds = atoi(argv[++i]);
+        else if (i + 1 < argc && !strcmp(argv[i], "--type")) only_type = argv[++i];
+        else if (i + 1 < argc && !strcmp(argv[i], "--level")) only_level = argv[++i];
+        else return fprintf(stderr, "usage: %s [--seed S] [--rounds N] [--bench [--type T] [--level L]]\n", argv[0]), 2;
+    }
+    rng_state = seed;
+    unsigned has;
+    td_error err;
+    td_pool *pool = NULL;
+    if (td_cpu_features(&has, &err) || td_pool_open(&pool, td_cpu_count(), &err))
+        return fprintf(stderr, "%s\n", err.msg), 1;
+    const unsigned levels[] = {0, TD_CPU_AVX2, TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512_VNNI,
+                               TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512_VNNI | TD_CPU_AMX};
+    kern_table ref, k;
+    kern_table_init(&ref, 0);
+    const char *was = "";
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+        if (levels[i] & ~has) continue;
+        kern_table_init(&k, levels[i]);
+        if (i && !strcmp(k.level, was)) continue; /* this build has no such level */
+        was = k.level;
+        if (only_level && strcmp(only_level, k.level)) continue;
+        if (do_bench) {
+            for (int t = 0; t < N_TYPES; t++)
+                if (!only_type || !strcmp(only_type, td_type_get(types[t])->name)) bench(&k, pool, types[t]);
+            continue;
+        }
+        check_all(&ref, i ? &k : &ref, rounds);
+        printf("%s: checked\n", k.level);
+    }
+    td_pool_close(pool);
+    if (do_bench) return 0;
+    printf("[  PASSED  ] %d test(s).\n", n_passed);
+    if (n_failed) printf("[  FAILED  ] %d test(s), seed %llu\n", n_failed, (unsigned long long)seed);
+    return n_failed != 0;
+}
