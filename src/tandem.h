@@ -42,6 +42,198 @@ typedef struct td_error {
     char msg[512];
 } td_error;
 
+typedef int32_t td_token;
+
+TD_API const char *td_version(void);            /* "0.1.0" */
+TD_API const char *td_code_name(td_code code);  /* "TD_E_IO" ... */
+/* Cores this process may use (affinity and cgroup quota): the default number of threads. */
+TD_API int td_default_threads(void);
+/* The instruction set in use: "ref", "avx2", "avx512" ... TANDEM_CPU lowers it (an unknown word there is
+ * TD_E_ARG). The string is static. */
+TD_API td_code td_cpu_level(const char **out, td_error *err);
+
+/* ---- files ---- */
+
+/* What a GGUF file says of itself, without loading its weights. */
+typedef struct td_file td_file;
+
+typedef struct td_file_info {
+    const char *path, *arch, *name, *tokenizer, *tokenizer_pre; /* "" where the file says nothing */
+    const char *chat_template;                                   /* NULL: none */
+    uint32_t gguf_version;
+    uint64_t size_bytes, n_params;
+    int n_layers, n_embd, n_vocab, n_ctx_train;
+    int n_heads, n_kv_heads, head_dim, n_ff; /* of layer 0 */
+    int window;                              /* sliding window; 0: none */
+    int n_tensors, n_keys;
+    td_token bos, eos;                       /* -1: none */
+    uint64_t kv_bytes_per_token_f16;         /* full-attention layers */
+    uint64_t kv_bytes_window_f16;            /* bound of the windowed layers together */
+} td_file_info;
+
+typedef struct td_tensor_info {
+    const char *name, *type; /* "blk.0.attn_q.weight", "Q4_K" */
+    int n_dims;
+    uint64_t dims[4];        /* dims[0] runs fastest */
+    uint64_t size_bytes;
+} td_tensor_info;
+
+TD_API td_code td_file_open(td_file **out, const char *path, td_error *err);
+TD_API void td_file_close(td_file **f);
+TD_API const td_file_info *td_file_get_info(const td_file *f); /* strings live as long as f */
+TD_API int td_file_n_tensors(const td_file *f);
+TD_API void td_file_get_tensor(const td_file *f, int i, td_tensor_info *out); /* 0 <= i < n_tensors */
+TD_API int td_file_n_keys(const td_file *f);
+/* Key i and its value as text; arrays as "[n] first items ...". Written to value (always ended by NUL). */
+TD_API const char *td_file_get_key(const td_file *f, int i, char *value, size_t value_size);
+
+/* ---- models ---- */
+
+typedef struct td_model td_model;
+
+typedef struct td_model_options {
+    int n_threads; /* 0: td_default_threads() */
+    /* Called while weights load with bytes done and in all; return false to give up. NULL: nobody asks. */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+} td_model_options;
+
+typedef struct td_model_info {
+    const char *path, *arch, *name;
+    int n_layers, n_embd, n_vocab, n_ctx_train, n_threads;
+    uint64_t file_bytes, weight_bytes; /* on disk; in memory */
+    uint64_t step_bytes;               /* weight bytes that one decode step reads */
+    uint64_t row_macs;                 /* multiply-adds of one row in the matrices */
+    double load_ms;
+    td_token bos, eos;
+} td_model_info;
+
+/* opt NULL: defaults. */
+TD_API td_code td_model_open(td_model **out, const char *path, const td_model_options *opt, td_error *err);
+TD_API void td_model_close(td_model **m);
+TD_API const td_model_info *td_model_get_info(const td_model *m);
+
+/* Tokens of text[0..len), BOS and EOS where the file wants them when add_special; text that spells a control
+ * token becomes it when parse_special. *tokens is the caller's, freed with td_free. */
+TD_API td_code td_tokenize(const td_model *m, const char *text, size_t len, bool add_special,
+                           bool parse_special, td_token **tokens, size_t *n, td_error *err);
+/* The bytes of a token; control tokens give their name when `special`, else nothing. Owned by m. */
+TD_API const char *td_token_text(const td_model *m, td_token token, bool special, size_t *len);
+/* Wraps a user message (and a system message, NULL: the template's default) in the model's ChatML template;
+ * TD_E_UNSUPPORTED where the file has none of that kind. *text is the caller's, freed with td_free. Tokenise
+ * it with parse_special. */
+TD_API td_code td_chat_wrap(const td_model *m, const char *system, const char *user, size_t user_len,
+                            char **text, size_t *len, td_error *err);
+TD_API void td_free(void *p);
+
+/* ---- sessions ---- */
+
+typedef enum td_kv_type { TD_KV_F16 = 0, TD_KV_F32 = 1 } td_kv_type;
+
+typedef struct td_session td_session;
+
+typedef struct td_session_options {
+    int n_ctx;         /* positions; 0: the smaller of the model's trained context and 4096 */
+    td_kv_type kv_type;
+    int draft_max;     /* longest draft this session will use, 0..64; bounds the verify pass */
+    int prefill_chunk; /* rows a prefill pass; 0: chosen */
+} td_session_options;
+
+/* Opens caches for the target and, when draft is not NULL, for the draft. Both models are borrowed and must
+ * outlive the session. A draft whose vocabulary differs (other strings for ids both have) is TD_E_MISMATCH; a
+ * context that memory cannot hold is TD_E_TOO_BIG. opt NULL: defaults (draft_max 16). */
+TD_API td_code td_session_open(td_session **out, td_model *target, td_model *draft,
+                               const td_session_options *opt, td_error *err);
+TD_API void td_session_close(td_session **s);
+TD_API int td_session_n_ctx(const td_session *s);
+TD_API uint64_t td_session_kv_bytes(const td_session *s, bool draft); /* mapped for that cache; 0: none */
+/* Asks a running td_generate of this session to stop after the current step. Safe from a signal handler and
+ * from other threads. */
+TD_API void td_session_cancel(td_session *s);
+
+typedef struct td_logit_bias {
+    td_token token;
+    float bias; /* added to the logit; -INFINITY forbids the token */
+} td_logit_bias;
+
+/* The sampler, in order: logit bias, penalties, then (temperature > 0) top-k, top-p, min-p, temperature;
+ * temperature 0 takes the most probable token. td_generate_defaults fills in llama.cpp's defaults. */
+typedef struct td_sampling {
+    float temperature;       /* 0: greedy */
+    int top_k;               /* 0: off */
+    float top_p;             /* 1: off */
+    float min_p;             /* 0: off */
+    float repeat_penalty;    /* 1: off */
+    float presence_penalty;  /* 0: off */
+    float frequency_penalty; /* 0: off */
+    int repeat_last_n;       /* window of the penalties; -1: all */
+    const td_logit_bias *bias;
+    int n_bias;
+    uint64_t seed;
+} td_sampling;
+
+typedef enum td_stop_reason {
+    TD_STOP_NONE = 0,
+    TD_STOP_EOS,       /* an end token; not part of the text */
+    TD_STOP_STRING,    /* a stop string; not part of the text */
+    TD_STOP_LENGTH,    /* n_predict tokens */
+    TD_STOP_CONTEXT,   /* the context is full */
+    TD_STOP_CANCELLED  /* td_session_cancel or the callback */
+} td_stop_reason;
+TD_API const char *td_stop_reason_name(td_stop_reason r); /* "eos", "stop", "length" ... */
+
+typedef struct td_generate_options {
+    td_sampling sampling;
+    int n_predict;             /* tokens at most; -1: until the context is full */
+    int draft_max;             /* tokens drafted a round; 0: no speculation; <= the session's draft_max */
+    bool ignore_eos;           /* end tokens are never chosen: their logits become -inf in the target and in the draft */
+    const char *const *stops;  /* n_stops strings that end the text, also across tokens */
+    int n_stops;
+    /* Text as it becomes certain: whole UTF-8 characters, never anything of a stop string, nothing past a stop.
+     * Return false to stop. NULL: no text wanted. */
+    bool (*on_text)(void *user, const char *text, size_t len);
+    /* Prompt tokens processed so far, during a long prefill. NULL: nobody asks. */
+    void (*on_prefill)(void *user, int done, int total);
+    void *user;
+} td_generate_options;
+
+TD_API void td_generate_defaults(td_generate_options *opt);
+
+enum { TD_MAX_DRAFT = 64 };
+
+/* Counts committed tokens only. Times in milliseconds. */
+typedef struct td_stats {
+    int prompt_tokens;
+    int prefill_tokens;      /* prompt tokens computed; the rest were still cached from the call before */
+    double prefill_ms;       /* target and draft */
+    double ttft_ms;          /* call to first token */
+    int decode_tokens;       /* tokens generated, the stop token not among them */
+    double decode_ms;        /* from the end of the prefill to the last token */
+    double itl_ms_p50, itl_ms_p95; /* between tokens as a reader sees them: tokens of one round share its time */
+    int64_t drafted, accepted; /* accepted: drafted tokens that were committed */
+    int rounds;              /* verify passes, those without a draft too */
+    int64_t accepted_per_pos[TD_MAX_DRAFT], drafted_per_pos[TD_MAX_DRAFT];
+    double draft_ms, verify_ms, sample_ms; /* parts of decode_ms */
+    td_stop_reason stop;
+    const td_token *tokens;  /* the decode_tokens generated; owned by the session until its next call */
+} td_stats;
+
+/* Generates after `prompt` (n_prompt > 0 tokens). Reuses what the session's caches hold of the same prefix.
+ * A prompt longer than the context is TD_E_TOO_BIG; a bad number in opt TD_E_ARG. On a stop of any kind
+ * returns TD_OK with stats->stop; both caches then hold exactly prompt and generated tokens (but the last,
+ * which no pass has read yet). stats may be NULL. */
+TD_API td_code td_generate(td_session *s, const td_token *prompt, size_t n_prompt,
+                           const td_generate_options *opt, td_stats *stats, td_error *err);
+
+/* Logits of the last `n_rows` positions of a text computed in one pass after prefilling the rest; for tests
+ * and scoring. out: (n_rows, n_vocab) of the target. The caches hold the text afterwards. */
+TD_API td_code td_logits(td_session *s, const td_token *tokens, size_t n, size_t n_rows, float *out,
+                         td_error *err);
+
+/* Median milliseconds of a target pass of m rows (1 <= m <= draft_max + 1) behind n_context positions, over
+ * `repeats` passes: what a verify pass costs. Overwrites the caches. */
+TD_API td_code td_measure_pass(td_session *s, int n_context, int m, int repeats, double *ms, td_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,86 @@
+/* Things that propose tokens. A proposal is a tree of tokens (a chain is a tree), each with the distribution
+ * q it was drawn from, or "point mass". Every drafter stands behind one table of functions; adding one is a
+ * file with that table.
+ *
+ * A drafter follows the committed text: begin gives it the whole of it, observe what each round committed. It
+ * keeps whatever state it likes, but after observe nothing of a rejected proposal is left (contract C). */
+#ifndef TD_DRAFT_H
+#define TD_DRAFT_H
+
+#include "base/base.h"
+#include "kv/kv.h"
+#include "model/model.h"
+#include "verify/verify.h"
+
+typedef struct draft draft;
+
+enum { DRAFT_MAX = 64 }; /* tokens of one proposal */
+
+typedef struct draft_proposal {
+    int n;                    /* tokens proposed, 0..DRAFT_MAX */
+    int32_t token[DRAFT_MAX];
+    int parent[DRAFT_MAX];    /* index of the parent token, -1: behind the committed text */
+    const float *q;           /* (n, n_vocab), row i the law token[i] was drawn from; NULL: point masses.
+                                 Owned by the drafter until its next call */
+} draft_proposal;
+
+/* What a round may use. */
+typedef struct draft_request {
+    int max_tokens;                /* 0..DRAFT_MAX */
+    const verify_sampler *sampler; /* of the target; greedy (temperature 0) proposes argmaxes */
+    const int32_t *history;        /* the committed text, all of it, the last token included */
+    int n_history;
+    verify_rng rng;                /* position of the first drafted token; TD_STREAM_DRAFT only */
+} draft_request;
+
+typedef struct draft_ops {
+    const char *name; /* "model", "lookup" ... */
+    void (*close)(draft *d);
+    td_code (*begin)(draft *d, const int32_t *tokens, int n, bool (*progress)(void *, int done),
+                     void *user, td_error *err);
+    td_code (*propose)(draft *d, const draft_request *req, draft_proposal *out, td_error *err);
+    td_code (*observe)(draft *d, const int32_t *tokens, int n_tokens, int n_accepted, td_error *err);
+    size_t (*memory)(const draft *d);
+} draft_ops;
+
+struct draft {
+    const draft_ops *ops; /* the first field of every drafter */
+};
+
+static inline void draft_close(draft *d) {
+    if (d) d->ops->close(d);
+}
+/* Takes the committed text anew (tokens[0..n), n >= 1). What the drafter still holds of a common prefix is
+ * reused. `progress` as in target_prefill. */
+static inline td_code draft_begin(draft *d, const int32_t *tokens, int n, bool (*progress)(void *, int),
+                                  void *user, td_error *err) {
+    return d->ops->begin(d, tokens, n, progress, user, err);
+}
+/* Proposes up to max_tokens tokens; fewer, or none, is a good answer. With sampled proposals, whether position
+ * i is proposed depends on what came before it, never on the token drawn there (trap 1). */
+static inline td_code draft_propose(draft *d, const draft_request *req, draft_proposal *out, td_error *err) {
+    return d->ops->propose(d, req, out, err);
+}
+/* The round committed tokens[0..n_tokens): the first n_accepted of them are the accepted path of the last
+ * proposal (a chain: its first n_accepted tokens), the rest the target's own. */
+static inline td_code draft_observe(draft *d, const int32_t *tokens, int n_tokens, int n_accepted,
+                                    td_error *err) {
+    return d->ops->observe(d, tokens, n_tokens, n_accepted, err);
+}
+static inline size_t draft_memory(const draft *d) {
+    return d->ops->memory(d);
+}
+
+/* A model with its own cache proposes a chain. It borrows m. vocabulary: n_vocab of the target; the
+ * draft's own may be padded differently: q is over the target's n_vocab, ids the draft lacks have q = 0, ids
+ * that the target lacks are never drawn. */
+typedef struct draft_model_config {
+    int n_ctx;
+    kern_kv_type kv_type;
+    int max_tokens;    /* longest proposal */
+    int prefill_chunk;
+    int n_vocab;
+} draft_model_config;
+td_code draft_model_open(draft **out, const model *m, const draft_model_config *cfg, td_error *err);
+
+#endif
