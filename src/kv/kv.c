@@ -231,3 +231,7 @@ size_t kv_used_bytes(const kv_cache *kv) {
 int kv_n_ctx(const kv_cache *kv) {
     return kv->n_ctx;
 }
+
+kern_kv_type kv_type(const kv_cache *kv) {
+    return kv->type;
+}

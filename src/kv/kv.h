@@ -48,6 +48,7 @@ size_t kv_bytes_per_position(const kv_config *cfg);
 size_t kv_size_bytes(const kv_cache *kv);  /* all pools, as mapped */
 size_t kv_used_bytes(const kv_cache *kv);  /* pages in use */
 int kv_n_ctx(const kv_cache *kv);
+kern_kv_type kv_type(const kv_cache *kv);
 
 /* ---- sequences: small ids, 0 .. max_seqs - 1 ---- */
 

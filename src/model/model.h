@@ -23,6 +23,7 @@ typedef struct model_config {
     bool rope_neox;
     int n_rot;              /* rotated values a head */
     float rope_base, rope_base_local; /* the second for windowed layers */
+    bool rope_scale_local;  /* windowed layers are scaled as the others are */
     model_rope_scaling rope_scaling;
     float rope_factor, yarn_ext_factor, yarn_attn_factor, yarn_beta_fast, yarn_beta_slow;
     int rope_orig_ctx;
@@ -62,7 +63,8 @@ size_t model_step_bytes(const model *m);
 /* Multiply-adds of one row in the matrices. */
 uint64_t model_row_macs(const model *m);
 
-/* The cache this model needs; layers point into the model. The caller sets the limits. */
+/* The cache this model needs: fills in n_layers and layers (which point into the model); the caller sets
+ * the type and the limits. */
 void model_kv_config(const model *m, kv_config *cfg);
 
 /* ---- the pass ---- */
