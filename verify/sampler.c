@@ -355,21 +355,21 @@ static uint64_t select_key(candidate *c, int n, double target) {
             weight[bin] += c[i].weight;
             count[bin]++;
         }
-        int bin = 255, lowest = 255;
-        for (;; bin--) {
-            if (!count[bin]) {
-                if (bin == 0) break;
-                continue;
-            }
-            lowest = bin;
-            if (above + weight[bin] >= target || bin == 0) break;
+        /* Where the target is not reached (rounding, or less weight than asked for), the lowest
+         * bin. */
+        int chosen = -1;
+        double above_chosen = 0;
+        for (int bin = 255; bin >= 0; bin--) {
+            if (!count[bin]) continue;
+            chosen = bin;
+            above_chosen = above;
             above += weight[bin];
+            if (above >= target) break;
         }
-        /* Not reached: rounding, or less weight than asked for. Stay with the lowest; `above` then
-         * holds its weight too, but nothing can reach the target any more. */
+        above = above_chosen;
         int m = 0;
         for (int i = 0; i < n; i++)
-            if ((int)(c[i].key >> shift & 255) == lowest) c[m++] = c[i];
+            if ((int)(c[i].key >> shift & 255) == chosen) c[m++] = c[i];
         n = m;
     }
 }
@@ -425,17 +425,14 @@ static void cut_top_p(row *r, double top_p) {
     }
     const double mark = top_p * add_lanes(lane);
     double above = 0;
-    int shell = 0, last = 0;
+    int shell = 0;
     for (; shell < SHELLS; shell++) {
         const double here =
             (w->shell[0][shell] + w->shell[1][shell]) + (w->shell[2][shell] + w->shell[3][shell]);
-        if (!(here > 0)) continue;
-        last = shell;
-        if (above + here >= mark) break;
+        if (here > 0 && above + here >= mark) break;
         above += here;
     }
     if (shell == SHELLS) return; /* short of the mark by rounding: all of it */
-    shell = last;
 
     candidate *c = w->candidates;
     int n = 0;

@@ -1,0 +1,640 @@
+/* Acceptance rules: their law, to 1e-12, and with the program's own random numbers.
+ *
+ * The law. verify_token's body is run with a source of random numbers that the test controls.
+ * Between two numbers asked for, what happens is a step function of the number; halving the 2^52
+ * values that td_unit can give finds each step exactly, and so the probability of each outcome. No
+ * part of the rule is written a second time here. A target and a draft are tables of random rows,
+ * one for each prefix; the joint law of k + 1 tokens (what a round emits, then plain draws) must be
+ * the target's.
+ *
+ * Each check is also run on rules that are wrong in a known way, and must say so. */
+#include "verify/verify_internal.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_V = 4, MAX_K = 3, MAX_ROWS = 1 + 4 + 16 + 64, MAX_JOINT = 256 };
+
+typedef void rule_fn(const float *p, const float *q, const int32_t *draft, int n_draft, int n_vocab,
+                     verify_uniform_fn *uniform, void *arg, uint64_t position, uint32_t lane,
+                     verify_result *out);
+
+/* ---- rules that are wrong ---- */
+
+typedef enum wrong { RESIDUAL_FROM_P, ACCEPT_SWAPPED, ONE_NUMBER_TWICE, BONUS_FROM_Q } wrong;
+
+static void wrong_rule(wrong kind, const float *p, const float *q, const int32_t *draft,
+                       int n_draft, int n_vocab, verify_uniform_fn *uniform, void *arg,
+                       uint64_t position, uint32_t lane, verify_result *out) {
+    int i = 0;
+    for (; i < n_draft; i++) {
+        const float *pi = p + i * n_vocab, *qi = q + i * n_vocab;
+        const double px = pi[draft[i]], qx = qi[draft[i]];
+        const double u = uniform(arg, TD_STREAM_ACCEPT, position + (uint64_t)i, lane);
+        if (kind == ACCEPT_SWAPPED ? u * px < qx : u * qx < px) continue;
+        float rest[MAX_V];
+        double sum = 0;
+        for (int t = 0; t < n_vocab; t++) {
+            rest[t] = kind == RESIDUAL_FROM_P ? pi[t] : fmaxf(pi[t] - qi[t], 0);
+            sum += rest[t];
+        }
+        const double v = kind == ONE_NUMBER_TWICE
+                             ? u
+                             : uniform(arg, TD_STREAM_RESIDUAL, position + (uint64_t)i, lane);
+        *out = (verify_result){i, verify_draw(sum > 0 ? rest : pi, n_vocab, v)};
+        return;
+    }
+    const float *last = kind == BONUS_FROM_Q && i ? q + (i - 1) * n_vocab : p + i * n_vocab;
+    const double v = uniform(arg, TD_STREAM_PLAIN, position + (uint64_t)i, lane);
+    *out = (verify_result){i, verify_draw(last, n_vocab, v)};
+}
+
+#define WRONG_RULE(name, kind)                                                                     \
+    static void name(const float *p, const float *q, const int32_t *draft, int n_draft,            \
+                     int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,        \
+                     uint32_t lane, verify_result *out) {                                          \
+        wrong_rule(kind, p, q, draft, n_draft, n_vocab, uniform, arg, position, lane, out);        \
+    }
+WRONG_RULE(residual_from_p, RESIDUAL_FROM_P)
+WRONG_RULE(accept_swapped, ACCEPT_SWAPPED)
+WRONG_RULE(one_number_twice, ONE_NUMBER_TWICE)
+WRONG_RULE(bonus_from_q, BONUS_FROM_Q)
+
+/* ---- a small world: a row for each prefix ---- */
+
+/* How much of the drafted chain is proposed. */
+typedef enum chain_cut { WHOLE, BY_PREFIX, DROP_LOW_Q } chain_cut;
+
+typedef struct world {
+    int v, k;
+    bool point_mass;
+    chain_cut cut;
+    float p[MAX_ROWS][MAX_V], q[MAX_ROWS][MAX_V]; /* by prefix_row */
+    int32_t proposed[MAX_ROWS];                   /* what a point mass proposes after a prefix */
+} world;
+
+/* Prefixes in order of length, then as numbers in base v. */
+static int prefix_row(int v, const int32_t *tokens, int n) {
+    int first = 0, code = 0;
+    for (int i = 0, width = 1; i < n; i++, width *= v) {
+        first += width;
+        code = code * v + tokens[i];
+    }
+    return first + code;
+}
+
+static double row_prob(const float *row, int v, int token) {
+    double sum = 0;
+    for (int i = 0; i < v; i++)
+        sum += row[i];
+    return row[token] / sum;
+}
+
+/* ---- every branch of a rule, with its share ---- */
+
+static const uint64_t GRID = (uint64_t)1 << 52;
+
+typedef struct tape {
+    double u[MAX_K + 2];
+    int n, used;
+    td_stream asked; /* for the first number that is not on the tape */
+    uint64_t asked_at;
+} tape;
+
+static double tape_uniform(void *arg, td_stream stream, uint64_t position, uint32_t lane) {
+    tape *t = arg;
+    assert_int_equal(lane, 9);
+    if (t->used < t->n) return t->u[t->used++];
+    if (t->used++ == t->n) t->asked = stream, t->asked_at = position;
+    return 0.5;
+}
+
+/* What is seen when the numbers on the tape are used up: a further question, or the end. */
+typedef struct sight {
+    bool end;
+    td_stream asked;
+    uint64_t asked_at;
+    verify_result result;
+} sight;
+
+static bool same_sight(sight a, sight b) {
+    if (a.end != b.end) return false;
+    return a.end ? a.result.n_accepted == b.result.n_accepted && a.result.token == b.result.token
+                 : a.asked == b.asked && a.asked_at == b.asked_at;
+}
+
+typedef struct explorer {
+    rule_fn *rule;
+    const world *w;
+    float p[(MAX_K + 1) * MAX_V], q[MAX_K * MAX_V];
+    int32_t draft[MAX_K];
+    int n_draft;
+    double *law; /* of w->k + 1 tokens */
+    uint64_t n_runs;
+} explorer;
+
+static sight look(explorer *e, tape *t) {
+    sight s = {0};
+    t->used = 0;
+    e->rule(e->p, e->w->point_mass ? NULL : e->q, e->draft, e->n_draft, e->w->v, tape_uniform, t,
+            100, 9, &s.result);
+    e->n_runs++;
+    s.end = t->used <= t->n;
+    s.asked = t->asked, s.asked_at = t->asked_at;
+    return s;
+}
+
+static sight look_at(explorer *e, const tape *t, uint64_t i) {
+    tape longer = *t;
+    longer.u[longer.n++] = td_unit(i << 12);
+    return look(e, &longer);
+}
+
+/* Adds `share` to all continuations of tokens[0..n) by plain draws. */
+static void complete(explorer *e, int32_t *tokens, int n, double share) {
+    const world *w = e->w;
+    if (n == w->k + 1) {
+        int code = 0;
+        for (int i = 0; i < n; i++)
+            code = code * w->v + tokens[i];
+        e->law[code] += share;
+        return;
+    }
+    const float *row = w->p[prefix_row(w->v, tokens, n)];
+    for (tokens[n] = 0; tokens[n] < w->v; tokens[n]++)
+        complete(e, tokens, n + 1, share * row_prob(row, w->v, tokens[n]));
+}
+
+static void explore(explorer *e, const tape *t, double share) {
+    tape copy = *t;
+    const sight now = look(e, &copy);
+    if (now.end) {
+        assert_in_range(now.result.n_accepted, 0, e->n_draft);
+        assert_in_range(now.result.token, 0, e->w->v - 1);
+        int32_t tokens[MAX_K + 1];
+        memcpy(tokens, e->draft, sizeof *tokens * (size_t)now.result.n_accepted);
+        tokens[now.result.n_accepted] = now.result.token;
+        complete(e, tokens, now.result.n_accepted + 1, share);
+        return;
+    }
+    assert_in_range(t->n, 0, MAX_K + 1);
+    for (uint64_t from = 0; from < GRID;) {
+        const sight here = look_at(e, t, from);
+        uint64_t last = GRID - 1;
+        if (!same_sight(here, look_at(e, t, last))) {
+            uint64_t in = from, out = last;
+            while (out - in > 1) {
+                const uint64_t middle = in + (out - in) / 2;
+                if (same_sight(here, look_at(e, t, middle)))
+                    in = middle;
+                else
+                    out = middle;
+            }
+            last = in;
+        }
+        /* The step really is one piece: look at a third and two thirds of it. */
+        assert_true(same_sight(here, look_at(e, t, from + (last - from) / 3)));
+        assert_true(same_sight(here, look_at(e, t, last - (last - from) / 3)));
+        tape longer = *t;
+        longer.u[longer.n++] = td_unit((from + (last - from) / 2) << 12);
+        explore(e, &longer, share * ((double)(last - from + 1) / (double)GRID));
+        from = last + 1;
+    }
+}
+
+/* The share of each token when verify_draw draws from a row. */
+static void draw_shares(const float *row, int v, double *share) {
+    memset(share, 0, sizeof *share * (size_t)v);
+    for (uint64_t from = 0; from < GRID;) {
+        const int32_t id = verify_draw(row, v, td_unit(from << 12));
+        uint64_t in = from, out = GRID;
+        while (out - in > 1) {
+            const uint64_t middle = in + (out - in) / 2;
+            if (verify_draw(row, v, td_unit(middle << 12)) == id)
+                in = middle;
+            else
+                out = middle;
+        }
+        share[id] += (double)(in - from + 1) / (double)GRID;
+        from = in + 1;
+    }
+}
+
+static void propose(explorer *e, int n, double share) {
+    const world *w = e->w;
+    const int row = prefix_row(w->v, e->draft, n);
+    memcpy(e->p + n * w->v, w->p[row], sizeof(float) * (size_t)w->v);
+    const bool stop_here = w->cut == BY_PREFIX && n > 0 && row % 3 == 1;
+    if (n == w->k || stop_here) {
+        e->n_draft = n;
+        explore(e, &(tape){0}, share);
+        return;
+    }
+    if (w->point_mass) {
+        e->draft[n] = w->proposed[row];
+        propose(e, n + 1, share);
+        return;
+    }
+    double shares[MAX_V];
+    draw_shares(w->q[row], w->v, shares);
+    for (int32_t x = 0; x < w->v; x++) {
+        if (!(shares[x] > 0)) continue;
+        memcpy(e->q + n * w->v, w->q[row], sizeof(float) * (size_t)w->v);
+        if (w->cut == DROP_LOW_Q && w->q[row][x] < 0.3f) { /* trap 1 */
+            memcpy(e->p + n * w->v, w->p[row], sizeof(float) * (size_t)w->v);
+            e->n_draft = n;
+            explore(e, &(tape){0}, share * shares[x]);
+            continue;
+        }
+        e->draft[n] = x;
+        propose(e, n + 1, share * shares[x]);
+    }
+}
+
+/* Largest difference between the law of what comes out and the target's own. */
+static double law_error(rule_fn *rule, const world *w, uint64_t *n_runs) {
+    double law[MAX_JOINT] = {0}, want[MAX_JOINT] = {0}, worst = 0;
+    explorer e = {.rule = rule, .w = w, .law = law};
+    propose(&e, 0, 1);
+    *n_runs += e.n_runs;
+    int32_t tokens[MAX_K + 1];
+    e.law = want;
+    complete(&e, tokens, 0, 1);
+    for (int i = 0; i < MAX_JOINT; i++)
+        worst = fmax(worst, fabs(law[i] - want[i]));
+    return worst;
+}
+
+/* ---- random worlds ---- */
+
+typedef enum rows {
+    NORMALISED, /* floats that sum to 1 only to rounding */
+    DYADIC,     /* multiples of 1/64: exact sums */
+    WITH_ZEROS,
+    ONE_HOT,
+    SAME,     /* q = p */
+    DISJOINT, /* q has mass only where p has none */
+    SCALED,   /* sums far from 1 */
+    TINY,     /* beside probabilities down to 1e-30 */
+    N_ROWS
+} rows;
+
+static double number(uint64_t *at) {
+    return td_uniform(2211, TD_STREAM_GUMBEL, (*at)++, 0);
+}
+
+static void random_row(rows kind, int v, uint64_t *at, float *row) {
+    double w[MAX_V], sum = 0;
+    const int sure = (int)(number(at) * v); /* at least one token keeps its mass */
+    for (int i = 0; i < v; i++) {
+        w[i] = number(at);
+        if ((kind == WITH_ZEROS && number(at) < 0.4 && i != sure) || (kind == ONE_HOT && i != sure))
+            w[i] = 0;
+        if (kind == TINY && number(at) < 0.5 && i != sure) w[i] *= pow(10, -30 * number(at));
+        sum += w[i];
+    }
+    const double scale = kind == SCALED ? 0.3 + 3 * number(at) : 1;
+    int left = 64;
+    for (int i = 0; i < v; i++) {
+        int part = i == v - 1 ? left : (int)(w[i] / sum * 64);
+        left -= part;
+        row[i] = kind == DYADIC ? (float)part / 64 : (float)(w[i] / sum * scale);
+    }
+}
+
+static void random_world(world *w, rows kind, int v, int k, uint64_t *at) {
+    *w = (world){.v = v, .k = k};
+    for (int r = 0; r < MAX_ROWS; r++) {
+        random_row(kind, v, at, w->p[r]);
+        /* A one-hot against a broad row, either way round. */
+        const bool broad = kind == ONE_HOT && number(at) < 0.5;
+        random_row(broad ? NORMALISED : kind, v, at, w->q[r]);
+        if (kind == ONE_HOT && !broad && number(at) < 0.5) random_row(NORMALISED, v, at, w->p[r]);
+        if (kind == SAME) memcpy(w->q[r], w->p[r], sizeof w->q[r]);
+        if (kind == DISJOINT) {
+            const int of_p = 1 + (int)(number(at) * (v - 1)); /* p: [0, of_p), q: the rest */
+            for (int i = 0; i < v; i++)
+                *(i < of_p ? &w->q[r][i] : &w->p[r][i]) = 0;
+        }
+        w->proposed[r] = (int32_t)(number(at) * v);
+    }
+}
+
+static void law_is_the_targets(void **state) {
+    (void)state;
+    uint64_t at = 0, n_runs = 0, n_worlds = 0;
+    double worst = 0;
+    world w;
+    for (int v = 2; v <= MAX_V; v++)
+        for (int k = 1; k <= MAX_K; k++)
+            for (int kind = 0; kind < N_ROWS; kind++)
+                for (int i = 0; i < (k == 3 ? 12 : 50); i++) {
+                    random_world(&w, (rows)kind, v, k, &at);
+                    for (int cut = WHOLE; cut <= BY_PREFIX; cut++) {
+                        w.cut = (chain_cut)cut;
+                        w.point_mass = false;
+                        const double chain = law_error(verify_token_from, &w, &n_runs);
+                        w.point_mass = true;
+                        const double point = law_error(verify_token_from, &w, &n_runs);
+                        if (!(chain <= 1e-12 && point <= 1e-12))
+                            fail_msg("v %d k %d rows %d number %d cut %d: off by %g, point mass %g",
+                                     v, k, kind, i, cut, chain, point);
+                        worst = fmax(worst, fmax(chain, point));
+                        n_worlds += 2;
+                    }
+                }
+    print_message("%llu worlds, %llu runs of the rule, largest difference %.1e\n",
+                  (unsigned long long)n_worlds, (unsigned long long)n_runs, worst);
+}
+
+static void law_check_sees_wrong_rules(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        rule_fn *rule;
+        chain_cut cut;
+    } planted[] = {
+        {"residual taken from p", residual_from_p, WHOLE},
+        {"accept test with p and q swapped", accept_swapped, WHOLE},
+        {"one number for accept and residual", one_number_twice, WHOLE},
+        {"bonus from q", bonus_from_q, WHOLE},
+        {"low-q tokens dropped after sampling", verify_token_from, DROP_LOW_Q},
+    };
+    for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
+        uint64_t at = 1000000, n_runs = 0;
+        for (int n = 0; n < 5; n++) {
+            world w;
+            random_world(&w, NORMALISED, 3, 2, &at);
+            w.cut = planted[i].cut;
+            const double error = law_error(planted[i].rule, &w, &n_runs);
+            if (error < 1e-3) fail_msg("%s goes unseen: %g", planted[i].name, error);
+        }
+    }
+}
+
+/* ---- with the program's own random numbers ---- */
+
+static double philox(void *arg, td_stream stream, uint64_t position, uint32_t lane) {
+    const uint64_t *seed = arg;
+    return td_uniform(*seed, stream, position, lane);
+}
+
+/* verify_token as the program calls it, in the shape of the others. */
+static void as_shipped(const float *p, const float *q, const int32_t *draft, int n_draft,
+                       int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,
+                       uint32_t lane, verify_result *out) {
+    (void)uniform;
+    const verify_rng rng = {.seed = *(uint64_t *)arg, .position = position, .lane = lane};
+    verify_token(p, q, draft, n_draft, n_vocab, &rng, out);
+}
+
+enum { TOY_V = 3, TOY_K = 2, TOY_N = TOY_K + 2, TOY_CELLS = 81, TOY_SAMPLES = 200000 };
+
+/* Rows by the token before. */
+static const float toy_p[TOY_V][TOY_V] = {
+    {0.6f, 0.3f, 0.1f}, {0.15f, 0.05f, 0.8f}, {0.4f, 0.4f, 0.2f}};
+static const float toy_q[TOY_V][TOY_V] = {
+    {0.3f, 0.3f, 0.4f}, {0.2f, 0.2f, 0.6f}, {0.7f, 0.2f, 0.1f}};
+
+/* Rounds until TOY_N tokens stand: at least two, as one emits at most TOY_K + 1. */
+static int toy_sample(rule_fn *rule, chain_cut cut, bool point_mass, uint64_t seed) {
+    int32_t out[TOY_N + TOY_K + 1];
+    int n = 0;
+    for (uint32_t round = 0; n < TOY_N; round++) {
+        float p[(TOY_K + 1) * TOY_V], q[TOY_K * TOY_V];
+        int32_t draft[TOY_K], before = n ? out[n - 1] : 0;
+        int k = 0;
+        memcpy(p, toy_p[before], sizeof toy_p[before]);
+        for (; k < TOY_K; k++) {
+            draft[k] =
+                point_mass
+                    ? (before + 1) % TOY_V
+                    : verify_draw(toy_q[before], TOY_V,
+                                  td_uniform(seed, TD_STREAM_DRAFT, (uint64_t)(n + k), round));
+            if (cut == DROP_LOW_Q && toy_q[before][draft[k]] < 0.25f) break;
+            memcpy(q + k * TOY_V, toy_q[before], sizeof toy_q[before]);
+            before = draft[k];
+            memcpy(p + (k + 1) * TOY_V, toy_p[before], sizeof toy_p[before]);
+        }
+        verify_result r;
+        rule(p, point_mass ? NULL : q, draft, k, TOY_V, philox, &seed, (uint64_t)n, round, &r);
+        memcpy(out + n, draft, sizeof *draft * (size_t)r.n_accepted);
+        n += r.n_accepted;
+        out[n++] = r.token;
+    }
+    int code = 0;
+    for (int i = 0; i < TOY_N; i++)
+        code = code * TOY_V + out[i];
+    return code;
+}
+
+/* Chi-square against the target's law, as a standard normal (Wilson and Hilferty). */
+static double toy_z(rule_fn *rule, chain_cut cut, bool point_mass) {
+    int seen[TOY_CELLS] = {0};
+    for (uint64_t s = 0; s < TOY_SAMPLES; s++)
+        seen[toy_sample(rule, cut, point_mass, 900000000 + s)]++;
+    double chi = 0;
+    for (int c = 0; c < TOY_CELLS; c++) {
+        double expect = TOY_SAMPLES;
+        for (int i = TOY_N - 1, width = 1, before = 0; i >= 0; i--, width *= TOY_V) {
+            before = i ? c / (width * TOY_V) % TOY_V : 0;
+            expect *= toy_p[before][c / width % TOY_V];
+        }
+        assert_true(expect > 5);
+        chi += (seen[c] - expect) * (seen[c] - expect) / expect;
+    }
+    const double df = TOY_CELLS - 1, a = 2 / (9 * df);
+    return (cbrt(chi / df) - (1 - a)) / sqrt(a);
+}
+
+static void samples_follow_the_target(void **state) {
+    (void)state;
+    const double z[] = {
+        toy_z(as_shipped, WHOLE, false),
+        toy_z(as_shipped, WHOLE, true),
+    };
+    print_message("z: drafts sampled %.2f, point masses %.2f\n", z[0], z[1]);
+    for (size_t i = 0; i < sizeof z / sizeof *z; i++)
+        assert_true(fabs(z[i]) < 4);
+}
+
+static void samples_show_wrong_rules(void **state) {
+    (void)state;
+    const double z[] = {
+        toy_z(residual_from_p, WHOLE, false),  toy_z(accept_swapped, WHOLE, false),
+        toy_z(one_number_twice, WHOLE, false), toy_z(bonus_from_q, WHOLE, false),
+        toy_z(as_shipped, DROP_LOW_Q, false),
+    };
+    print_message(
+        "z: residual from p %.0f, swapped %.0f, one number twice %.0f, bonus from q %.0f, "
+        "low q dropped %.0f\n",
+        z[0], z[1], z[2], z[3], z[4]);
+    for (size_t i = 0; i < sizeof z / sizeof *z; i++)
+        assert_true(z[i] > 15);
+}
+
+/* ---- the streams ---- */
+
+typedef struct witness {
+    uint64_t seed, position;
+    uint32_t lane;
+    int n_draft, n_asked;
+    td_stream last;
+} witness;
+
+static double witness_uniform(void *arg, td_stream stream, uint64_t position, uint32_t lane) {
+    witness *w = arg;
+    assert_int_equal(lane, w->lane);
+    assert_int_not_equal(w->last, TD_STREAM_RESIDUAL); /* it was the last question */
+    assert_int_not_equal(w->last, TD_STREAM_PLAIN);
+    if (stream == TD_STREAM_ACCEPT) {
+        assert_true(w->n_asked < w->n_draft && position == w->position + (uint64_t)w->n_asked);
+    } else if (stream == TD_STREAM_RESIDUAL) {
+        assert_true(w->n_asked > 0 && position == w->position + (uint64_t)w->n_asked - 1);
+    } else {
+        assert_int_equal(stream, TD_STREAM_PLAIN);
+        assert_true(w->n_asked == w->n_draft && position == w->position + (uint64_t)w->n_draft);
+    }
+    w->n_asked++;
+    w->last = stream;
+    return td_uniform(w->seed, stream, position, lane);
+}
+
+/* Trap 2: each purpose has its stream, at the position of the token it decides. */
+static void streams_as_documented(void **state) {
+    (void)state;
+    enum { V = 300, K = 5 };
+    static float p[(K + 1) * V], q[K * V];
+    int32_t draft[K];
+    int ends[K + 1] = {0};
+    for (uint64_t t = 0; t < 3000; t++) {
+        const int k = (int)(t % (K + 1));
+        for (int i = 0; i < (k + 1) * V; i++) {
+            p[i] = (float)td_uniform(t, TD_STREAM_GUMBEL, (uint64_t)i, 0);
+            if (i < k * V)
+                q[i] = p[i] * (float)(0.7 + td_uniform(t, TD_STREAM_GUMBEL, (uint64_t)i, 1));
+        }
+        for (int i = 0; i < k; i++)
+            draft[i] =
+                verify_draw(q + i * V, V, td_uniform(t, TD_STREAM_DRAFT, 50 + (uint64_t)i, 3));
+        const bool point_mass = t % 7 == 0;
+        witness w = {.seed = t, .position = 50, .lane = 3, .n_draft = k};
+        verify_result want, got;
+        verify_token_from(p, point_mass ? NULL : q, draft, k, V, witness_uniform, &w, 50, 3, &want);
+        const verify_rng rng = {.seed = t, .position = 50, .lane = 3};
+        verify_token(p, point_mass ? NULL : q, draft, k, V, &rng, &got);
+        assert_int_equal(got.n_accepted, want.n_accepted);
+        assert_int_equal(got.token, want.token);
+        ends[got.n_accepted]++;
+    }
+    for (int i = 0; i <= K; i++)
+        assert_true(ends[i] > 0);
+}
+
+/* With nothing drafted a round is a plain draw: the same token as plain decoding takes. */
+static void no_draft_is_a_plain_draw(void **state) {
+    (void)state;
+    const float p[5] = {0.1f, 0.2f, 0, 0.3f, 0.4f};
+    for (uint64_t t = 0; t < 1000; t++) {
+        const verify_rng rng = {.seed = 4, .position = t, .lane = 2};
+        verify_result r;
+        verify_token(p, NULL, NULL, 0, 5, &rng, &r);
+        assert_int_equal(r.n_accepted, 0);
+        assert_int_equal(r.token, verify_draw(p, 5, td_uniform(4, TD_STREAM_PLAIN, t, 2)));
+    }
+}
+
+/* ---- corners ---- */
+
+/* Trap 3. The small entries vanish in the sums, so q looks larger than p at the drafted token and
+ * no larger p makes up for it: a rejection with nothing in the residual. */
+static void empty_residual_draws_p(void **state) {
+    (void)state;
+    const float p[2 * 3] = {0.25f, 0.75f, 1e-20f, 1, 0, 0}, q[3] = {0.25f, 0.75f, 2e-20f};
+    const int32_t draft[1] = {2};
+    for (int i = 1; i < 100; i++) {
+        tape t = {.u = {0.9, i / 100.0}, .n = 2};
+        verify_result r;
+        verify_token_from(p, q, draft, 1, 3, tape_uniform, &t, 0, 9, &r);
+        assert_int_equal(t.used, 2);
+        assert_int_equal(r.n_accepted, 0);
+        assert_int_equal(r.token, verify_draw(p, 3, i / 100.0));
+    }
+    tape t = {.u = {0.4, 0.5}, .n = 2}; /* and its accept test still works: p / q = 1/2 */
+    verify_result r;
+    verify_token_from(p, q, draft, 1, 3, tape_uniform, &t, 0, 9, &r);
+    assert_int_equal(r.n_accepted, 1);
+}
+
+static void certain_cases(void **state) {
+    (void)state;
+    static const struct {
+        float p[2 * 3], q[3];
+        bool point_mass;
+        int32_t draft;
+        int n_accepted; /* at every u */
+        int32_t token;
+    } cases[] = {
+        {{0, 1, 0, 0, 0, 1}, {0, 1, 0}, false, 1, 1, 2},       /* agreed */
+        {{0, 1, 0, 0, 0, 1}, {1, 0, 0}, false, 0, 0, 1},       /* p has nothing there */
+        {{0, 1, 0, 0, 0, 1}, {0.5f, 0.5f, 0}, false, 1, 1, 2}, /* p above q */
+        {{0, 1, 0, 0, 0, 1}, {0}, true, 1, 1, 2},
+        {{0, 1, 0, 0, 0, 1}, {0}, true, 2, 0, 1},
+        {{0.5f, 0, 0.5f, 0, 1, 0}, {0.5f, 0, 0.5f}, false, 2, 1, 1}, /* p = q */
+        {{0, 0.5f, 0.5f, 1, 0, 0}, {0, 1, 0}, false, 0, 0, 2}, /* a token of q = p = 0: refused */
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const uint64_t at[] = {0, 1, GRID / 3, GRID / 2, GRID - 2, GRID - 1};
+        for (size_t i = 0; i < 6; i++)
+            for (size_t j = 0; j < 6; j++) {
+                tape t = {.u = {td_unit(at[i] << 12), td_unit(at[j] << 12)}, .n = 2};
+                verify_result r;
+                verify_token_from(cases[c].p, cases[c].point_mass ? NULL : cases[c].q,
+                                  &cases[c].draft, 1, 3, tape_uniform, &t, 0, 9, &r);
+                assert_int_equal(r.n_accepted, cases[c].n_accepted);
+                assert_int_equal(r.token, cases[c].token);
+            }
+    }
+}
+
+static void greedy_accepts_the_common_prefix(void **state) {
+    (void)state;
+    static const struct {
+        int n_draft;
+        int32_t argmax[5], draft[4];
+        int n_accepted;
+        int32_t token;
+    } cases[] = {
+        {0, {7}, {0}, 0, 7},
+        {4, {1, 2, 3, 4, 5}, {1, 2, 3, 4}, 4, 5},
+        {4, {1, 2, 3, 4, 5}, {9, 2, 3, 4}, 0, 1},
+        {4, {1, 2, 3, 4, 5}, {1, 2, 9, 4}, 2, 3}, /* what agrees after a miss does not count */
+        {4, {1, 2, 3, 4, 5}, {1, 2, 3, 9}, 3, 4},
+        {1, {0, 0}, {0}, 1, 0},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        verify_result r;
+        verify_greedy(cases[c].argmax, cases[c].draft, cases[c].n_draft, &r);
+        assert_int_equal(r.n_accepted, cases[c].n_accepted);
+        assert_int_equal(r.token, cases[c].token);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(law_is_the_targets),
+        cmocka_unit_test(law_check_sees_wrong_rules),
+        cmocka_unit_test(samples_follow_the_target),
+        cmocka_unit_test(samples_show_wrong_rules),
+        cmocka_unit_test(streams_as_documented),
+        cmocka_unit_test(no_draft_is_a_plain_draw),
+        cmocka_unit_test(empty_residual_draws_p),
+        cmocka_unit_test(certain_cases),
+        cmocka_unit_test(greedy_accepts_the_common_prefix),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
