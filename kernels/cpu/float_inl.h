@@ -6,27 +6,12 @@
 
 #include "kernels/kernels.h"
 
+#include "kernels/cpu/lanes.h"
+
 #include <math.h>
 #include <string.h>
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
-enum { LANES = 16 };
-
 #define FMA(a, b, c) __builtin_fmaf(a, b, c)
-
-/* n halves (a multiple of 8) to floats; exact, so every way of doing it agrees. */
-static inline void load_f16(float *out, const uint16_t *in, int n) {
-#if defined(__F16C__)
-    for (int i = 0; i < n; i += 8)
-        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i))));
-#else
-    for (int i = 0; i < n; i++)
-        out[i] = td_f16_to_f32(in[i]);
-#endif
-}
 
 /* exp(x) within 2 ulp for x in [-87, 88]; 0 below, and clamped above. Cody-Waite reduction by ln 2, then
  * the degree-6 Taylor polynomial on [-ln2/2, ln2/2] (its error there is below 2^-24 relative). */
@@ -100,11 +85,12 @@ static void quantize(const float *x, int n, int8_t *q, float *scale, int32_t *su
 }
 
 static void rmsnorm(const float *x, const float *w, int n, float eps, float *y) {
-    float s[LANES] = {0};
+    float s[LANES];
+    lanes sum = lanes_set(0);
     int k = 0;
     for (; k + LANES <= n; k += LANES)
-        for (int i = 0; i < LANES; i++)
-            s[i] = FMA(x[k + i], x[k + i], s[i]);
+        sum = lanes_fma(lanes_load(x + k), lanes_load(x + k), sum);
+    lanes_store(s, sum);
     for (int i = 0; k + i < n; i++)
         s[i] = FMA(x[k + i], x[k + i], s[i]);
     const float by = 1.0f / sqrtf(fold(s) / (float)n + eps);
@@ -167,28 +153,38 @@ static void softcap(float *x, float cap, int n) {
  * one query alone, so the width of the block cannot show in the bits. */
 enum { Q_BLOCK = 4 };
 
-static inline void load_kv(float *out, const void *base, size_t at, int n, kern_kv_type type) {
-    if (type == KERN_KV_F32)
-        memcpy(out, (const float *)base + at, (size_t)n * sizeof *out);
-    else if (n % 8 == 0)
-        load_f16(out, (const uint16_t *)base + at, n);
-    else
-        for (int i = 0; i < n; i++)
-            out[i] = td_f16_to_f32(((const uint16_t *)base)[at + (size_t)i]);
+LANES_INLINE lanes load_kv(const void *base, size_t at, kern_kv_type type) {
+    return type == KERN_KV_F32 ? lanes_load((const float *)base + at)
+                               : lanes_load_f16((const uint16_t *)base + at);
+}
+
+/* Fewer than 16 values, zeros behind them. */
+static inline lanes load_kv_tail(const void *base, size_t at, int n, kern_kv_type type) {
+    float v[LANES] = {0};
+    for (int i = 0; i < n; i++)
+        v[i] = type == KERN_KV_F32 ? ((const float *)base)[at + (size_t)i]
+                                   : td_f16_to_f32(((const uint16_t *)base)[at + (size_t)i]);
+    return lanes_load(v);
 }
 
 /* Scores of nq queries against 32 positions, k upwards. */
-static inline void page_scores(const kern_attn *a, int first, int nq, float s[][KERN_PAGE]) {
+LANES_INLINE void page_scores(const kern_attn *a, int first, int nq, kern_kv_type type,
+                              float s[][KERN_PAGE]) {
+    lanes lo[Q_BLOCK], hi[Q_BLOCK];
     for (int j = 0; j < nq; j++)
-        memset(s[j], 0, sizeof s[j]);
+        lo[j] = hi[j] = lanes_set(0);
     for (int d = 0; d < a->k_dim; d++) {
-        float line[KERN_PAGE];
-        load_kv(line, a->k, (size_t)d * KERN_PAGE, KERN_PAGE, a->type);
+        const lanes k0 = load_kv(a->k, (size_t)d * KERN_PAGE, type);
+        const lanes k1 = load_kv(a->k, (size_t)d * KERN_PAGE + LANES, type);
         for (int j = 0; j < nq; j++) {
-            const float x = a->q[first + j][d];
-            for (int i = 0; i < KERN_PAGE; i++)
-                s[j][i] = FMA(x, line[i], s[j][i]);
+            const lanes x = lanes_set(a->q[first + j][d]);
+            lo[j] = lanes_fma(x, k0, lo[j]);
+            hi[j] = lanes_fma(x, k1, hi[j]);
         }
+    }
+    for (int j = 0; j < nq; j++) {
+        lanes_store(s[j], lo[j]);
+        lanes_store(s[j] + LANES, hi[j]);
     }
 }
 
@@ -213,108 +209,101 @@ static inline float page_weights(const kern_attn *a, int j, float *s) {
     return by;
 }
 
-static inline void page_values(const kern_attn *a, int first, int nq, float s[][KERN_PAGE],
-                               const float *by) {
+/* A query keeps to its own positions: a slot nobody wrote may hold NaN. */
+LANES_INLINE void page_values(const kern_attn *a, int first, int nq, kern_kv_type type,
+                              float s[][KERN_PAGE], const float *by) {
     int begin = KERN_PAGE, end = 0;
     for (int j = 0; j < nq; j++) {
         begin = a->begin[first + j] < begin ? a->begin[first + j] : begin;
         end = a->end[first + j] > end ? a->end[first + j] : end;
     }
     for (int d = 0; d < a->v_dim; d += LANES) {
-        const int n = a->v_dim - d < LANES ? a->v_dim - d : LANES;
-        float o[Q_BLOCK][LANES];
+        const int n = a->v_dim - d;
+        lanes o[Q_BLOCK];
         for (int j = 0; j < nq; j++)
-            for (int i = 0; i < LANES; i++)
-                o[j][i] = a->state[first + j]->out[d + i] * by[j];
+            o[j] = lanes_mul(lanes_load(a->state[first + j]->out + d), lanes_set(by[j]));
         for (int p = begin; p < end; p++) {
-            float line[LANES];
-            if (n == LANES) {
-                load_kv(line, a->v, (size_t)p * (size_t)a->v_dim + (size_t)d, LANES, a->type);
-            } else {
-                memset(line, 0, sizeof line);
-                load_kv(line, a->v, (size_t)p * (size_t)a->v_dim + (size_t)d, n, a->type);
-            }
-            /* A query that ends before p would meet 0 * V there: V may be another row's, finite, and
-             * 0 * finite added to o changes nothing but the sign of a zero; but a slot nobody wrote may
-             * hold NaN, so each query keeps to its own range. */
-            for (int j = 0; j < nq; j++) {
-                if (p < a->begin[first + j] || p >= a->end[first + j]) continue;
-                for (int i = 0; i < LANES; i++)
-                    o[j][i] = FMA(s[j][p], line[i], o[j][i]);
-            }
+            const size_t at = (size_t)p * (size_t)a->v_dim + (size_t)d;
+            const lanes v = n >= LANES ? load_kv(a->v, at, type) : load_kv_tail(a->v, at, n, type);
+            for (int j = 0; j < nq; j++)
+                if (p >= a->begin[first + j] && p < a->end[first + j])
+                    o[j] = lanes_fma(lanes_set(s[j][p]), v, o[j]);
         }
         for (int j = 0; j < nq; j++)
-            memcpy(a->state[first + j]->out + d, o[j], sizeof o[j]);
+            lanes_store(a->state[first + j]->out + d, o[j]);
     }
 }
 
-static void attn_page(const kern_attn *a) {
+/* Constant counts and types let the compiler keep a block in registers. */
+LANES_INLINE void attn_block(const kern_attn *a, int first, int nq, kern_kv_type type) {
     float s[Q_BLOCK][KERN_PAGE], by[Q_BLOCK];
-    for (int first = 0; first < a->n_q; first += Q_BLOCK) {
-        const int nq = a->n_q - first < Q_BLOCK ? a->n_q - first : Q_BLOCK;
-        /* constant counts let the compiler keep the block in registers */
-        switch (nq) {
-        case 4: page_scores(a, first, 4, s); break;
-        case 3: page_scores(a, first, 3, s); break;
-        case 2: page_scores(a, first, 2, s); break;
-        default: page_scores(a, first, 1, s);
+    page_scores(a, first, nq, type, s);
+    for (int j = 0; j < nq; j++)
+        by[j] = page_weights(a, first + j, s[j]);
+    page_values(a, first, nq, type, s, by);
+}
+
+LANES_INLINE void attn_typed(const kern_attn *a, kern_kv_type type) {
+    for (int first = 0; first < a->n_q; first += Q_BLOCK)
+        switch (a->n_q - first) {
+        case 1: attn_block(a, first, 1, type); break;
+        case 2: attn_block(a, first, 2, type); break;
+        case 3: attn_block(a, first, 3, type); break;
+        default: attn_block(a, first, 4, type);
         }
-        for (int j = 0; j < nq; j++)
-            by[j] = page_weights(a, first + j, s[j]);
-        switch (nq) {
-        case 4: page_values(a, first, 4, s, by); break;
-        case 3: page_values(a, first, 3, s, by); break;
-        case 2: page_values(a, first, 2, s, by); break;
-        default: page_values(a, first, 1, s, by);
-        }
-    }
+}
+
+static void attn_page(const kern_attn *a) {
+    if (a->type == KERN_KV_F32)
+        attn_typed(a, KERN_KV_F32);
+    else
+        attn_typed(a, KERN_KV_F16);
 }
 
 /* ---- float weights: k after k, 16 rows each (panel.h) ---- */
 
-static inline void load_weights(float *out, const uint8_t *p, int k, td_type type) {
-    if (type == TD_TYPE_F32) {
-        memcpy(out, (const float *)(const void *)p + k * LANES, LANES * sizeof *out);
-    } else if (type == TD_TYPE_F16) {
-        load_f16(out, (const uint16_t *)(const void *)p + k * LANES, LANES);
-    } else {
-        const uint16_t *h = (const uint16_t *)(const void *)p + k * LANES;
-        for (int i = 0; i < LANES; i++)
-            out[i] = td_bf16_to_f32(h[i]);
-    }
+LANES_INLINE lanes load_weights(const uint8_t *p, int k, td_type type) {
+    if (type == TD_TYPE_F32) return lanes_load((const float *)(const void *)p + (size_t)k * LANES);
+    const uint16_t *h = (const uint16_t *)(const void *)p + (size_t)k * LANES;
+    return type == TD_TYPE_F16 ? lanes_load_f16(h) : lanes_load_bf16(h);
 }
 
-static inline void gemm_float_rows(const kern_mat *w, int panel, const kern_acts *a, int first, int nr,
-                                   float *y, size_t y_stride, td_type type) {
+enum { FLOAT_ROWS = 8 };
+
+LANES_INLINE void gemm_float_rows(const kern_mat *w, int panel, const kern_acts *a, int first, int nr,
+                                  float *y, size_t y_stride, td_type type) {
     const uint8_t *p = w->data + (size_t)panel * w->panel_bytes;
-    float acc[Q_BLOCK][LANES];
+    const float *x = a->x + (size_t)first * a->x_stride;
+    lanes acc[FLOAT_ROWS];
     for (int r = 0; r < nr; r++)
-        memset(acc[r], 0, sizeof acc[r]);
+        acc[r] = lanes_set(0);
     for (int k = 0; k < w->n_in; k++) {
-        float line[LANES];
-        load_weights(line, p, k, type);
-        for (int r = 0; r < nr; r++) {
-            const float x = a->x[(size_t)(first + r) * a->x_stride + (size_t)k];
-            for (int i = 0; i < LANES; i++)
-                acc[r][i] = FMA(line[i], x, acc[r][i]);
-        }
+        const lanes v = load_weights(p, k, type);
+        for (int r = 0; r < nr; r++)
+            acc[r] = lanes_fma(v, lanes_set(x[(size_t)r * a->x_stride + (size_t)k]), acc[r]);
     }
     const int left = w->n_out - panel * KERN_PANEL;
-    const size_t n = left < KERN_PANEL ? (size_t)left : KERN_PANEL;
-    for (int r = 0; r < nr; r++)
-        memcpy(y + (size_t)(first + r) * y_stride + (size_t)panel * KERN_PANEL, acc[r],
-               n * sizeof(float));
+    for (int r = 0; r < nr; r++) {
+        float out[LANES];
+        lanes_store(out, acc[r]);
+        memcpy(y + (size_t)(first + r) * y_stride + (size_t)panel * KERN_PANEL, out,
+               (size_t)(left < KERN_PANEL ? left : KERN_PANEL) * sizeof *out);
+    }
 }
 
-static inline void gemm_float(const kern_mat *w, int begin, int end, const kern_acts *a, float *y,
-                              size_t y_stride, td_type type) {
-    for (int panel = begin; panel < end; panel++)
-        for (int first = 0; first < a->n_rows; first += Q_BLOCK)
+LANES_INLINE void gemm_float(const kern_mat *w, int begin, int end, const kern_acts *a, float *y,
+                             size_t s, td_type type) {
+    for (int p = begin; p < end; p++)
+        for (int first = 0; first < a->n_rows; first += FLOAT_ROWS)
             switch (a->n_rows - first) {
-            case 1: gemm_float_rows(w, panel, a, first, 1, y, y_stride, type); break;
-            case 2: gemm_float_rows(w, panel, a, first, 2, y, y_stride, type); break;
-            case 3: gemm_float_rows(w, panel, a, first, 3, y, y_stride, type); break;
-            default: gemm_float_rows(w, panel, a, first, 4, y, y_stride, type);
+            case 1: gemm_float_rows(w, p, a, first, 1, y, s, type); break;
+            case 2: gemm_float_rows(w, p, a, first, 2, y, s, type); break;
+            case 3: gemm_float_rows(w, p, a, first, 3, y, s, type); break;
+            case 4: gemm_float_rows(w, p, a, first, 4, y, s, type); break;
+            case 5: gemm_float_rows(w, p, a, first, 5, y, s, type); break;
+            case 6: gemm_float_rows(w, p, a, first, 6, y, s, type); break;
+            case 7: gemm_float_rows(w, p, a, first, 7, y, s, type); break;
+            default: gemm_float_rows(w, p, a, first, 8, y, s, type);
             }
 }
 

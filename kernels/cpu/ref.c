@@ -3,9 +3,9 @@
 #include "kernels/cpu/levels.h"
 #include "kernels/cpu/panel.h"
 
-typedef uint8_t lines[8][64];
+typedef uint8_t block_lines[8][64];
 
-static void unpack(const panel_layout *l, td_type type, const uint8_t *group, int block, lines out) {
+static void unpack(const panel_layout *l, td_type type, const uint8_t *group, int block, block_lines out) {
     for (int g = 0; g < 8; g++)
         for (int i = 0; i < 64; i++) {
             unsigned v = 0, bits = 0;
@@ -57,7 +57,7 @@ static void get_scales(const panel_layout *l, td_type type, const uint8_t *group
     }
 }
 
-static void dot_block(const panel_layout *l, const lines w, const scales *s, const int8_t *q, float xs,
+static void dot_block(const panel_layout *l, const block_lines w, const scales *s, const int8_t *q, float xs,
                       const int32_t *sum, float min_scale, float *acc) {
     const int32_t sum0 = sum[1], sum1 = sum[0] - sum[1]; /* minus the sums of the halves */
     int32_t dot[2][KERN_PANEL] = {{0}};
@@ -96,7 +96,7 @@ static void gemm_quant(const kern_mat *w, int begin, int end, const kern_acts *a
             for (int b = 0; b < n_blocks; b++) {
                 const uint8_t *group = w->data + (size_t)panel * w->panel_bytes +
                                        (size_t)(b / l->group) * (size_t)l->group_bytes;
-                lines unpacked;
+                block_lines unpacked;
                 scales s;
                 unpack(l, w->type, group, b % l->group, unpacked);
                 get_scales(l, w->type, group, b % l->group, &s);

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static uint64_t rng_state;
 
@@ -23,6 +24,8 @@ static int rnd_int(int lo, int hi) {
 static float rnd_float(void) {
     return (float)((double)rnd() / 2147483648.0 - 1.0);
 }
+
+enum { GUARD = 0x5a, GUARD_BYTES = 64 };
 
 static int n_passed, n_failed;
 
@@ -41,14 +44,15 @@ static void verdict(bool ok, const char *fmt, ...) {
     va_end(args);
 }
 
+/* Large buffers on huge pages, as models have them. */
 static void *must(size_t n) {
-    void *p = aligned_alloc(64, (n + 127) & ~(size_t)63);
+    const size_t big = (size_t)2 << 20, align = n > big ? big : 64;
+    void *p = aligned_alloc(align, (n + GUARD_BYTES + align - 1) & ~(align - 1));
     if (!p) abort();
+    if (n > big) madvise(p, n, MADV_HUGEPAGE);
     memset(p, 0, n);
     return p;
 }
-
-enum { GUARD = 0x5a, GUARD_BYTES = 64 };
 
 /* A float buffer with guards behind it. */
 static float *guarded(size_t n) {
