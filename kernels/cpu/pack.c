@@ -66,29 +66,54 @@ size_t kern_mat_bytes(const kern_mat *m) {
 
 /* ---- one row's part of one group ---- */
 
-/* Writes quant v (unsigned, already offset) of row `row`, value k of block `block` (0..31). */
+/* Where one row's values go. */
 typedef struct put {
     uint8_t *group;
     const panel_layout *l;
     int row;
 } put;
 
-static void put_q(const put *p, int block, int k, unsigned v) {
+static uint32_t load4(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static void store4(uint8_t *p, uint32_t v) {
+    memcpy(p, &v, sizeof v);
+}
+
+/* Writes the 32 unsigned quants of one block, four k at a time: a line's four bytes of this row. */
+static void put_block(const put *p, int block, const uint8_t v[32]) {
     const panel_layout *l = p->l;
-    const int line = k / 4, byte = 4 * p->row + k % 4;
-    unsigned low_bits = 0;
-    if (l->q8 >= 0) p->group[l->q8 + 512 * block + 64 * line + byte] = (uint8_t)v;
+    uint32_t line[8];
+    for (int g = 0; g < 8; g++)
+        line[g] = load4(v + 4 * g);
+    uint8_t *at = p->group + 4 * p->row;
+    int bits = 0;
+    if (l->q8 >= 0)
+        for (int g = 0; g < 8; g++)
+            store4(at + l->q8 + 512 * block + 64 * g, line[g]);
     if (l->q4 >= 0) {
-        p->group[l->q4 + 256 * block + 64 * (line & 3) + byte] |= (uint8_t)((v & 15) << (line & 4));
-        low_bits = 4;
+        for (int g = 0; g < 4; g++)
+            store4(at + l->q4 + 256 * block + 64 * g,
+                   (line[g] & 0x0f0f0f0fu) | (line[g + 4] & 0x0f0f0f0fu) << 4);
+        bits = 4;
     }
     if (l->q2 >= 0) {
-        p->group[l->q2 + 128 * block + 64 * (line >> 2) + byte] |=
-            (uint8_t)((v >> low_bits & 3) << 2 * (line & 3));
-        low_bits += 2;
+        for (int h = 0; h < 2; h++) {
+            uint32_t out = 0;
+            for (int s = 0; s < 4; s++)
+                out |= (line[4 * h + s] >> bits & 0x03030303u) << 2 * s;
+            store4(at + l->q2 + 128 * block + 64 * h, out);
+        }
+        bits += 2;
     }
-    if (l->q1 >= 0)
-        p->group[l->q1 + 64 * block + byte] |= (uint8_t)((v >> low_bits & 1) << line);
+    if (l->q1 >= 0) {
+        uint32_t out = 0;
+        for (int g = 0; g < 8; g++)
+            out |= (line[g] >> bits & 0x01010101u) << g;
+        store4(at + l->q1 + 64 * block, out);
+    }
 }
 
 static void put_half(const put *p, int plane, int block, const uint8_t *src) {
@@ -97,6 +122,7 @@ static void put_half(const put *p, int plane, int block, const uint8_t *src) {
 
 /* The simple types: one block of 32, which begins with its f16 scale (and minimum). */
 static void pack_block(const put *p, int block, td_type type, const uint8_t *src) {
+    uint8_t v[32];
     put_half(p, p->l->d, block, src);
     src += 2;
     if (p->l->dmin >= 0) {
@@ -105,16 +131,20 @@ static void pack_block(const put *p, int block, td_type type, const uint8_t *src
     }
     if (type == TD_TYPE_Q8_0) {
         for (int k = 0; k < 32; k++)
-            put_q(p, block, k, src[k] ^ 0x80u);
+            v[k] = src[k] ^ 0x80u;
+        put_block(p, block, v);
         return;
     }
     uint32_t high = 0;
     if (p->l->q1 >= 0) {
-        memcpy(&high, src, 4);
+        high = load4(src);
         src += 4;
     }
-    for (int k = 0; k < 32; k++)
-        put_q(p, block, k, (src[k % 16] >> (k < 16 ? 0 : 4) & 15u) | (high >> k & 1) << 4);
+    for (int k = 0; k < 16; k++) {
+        v[k] = (uint8_t)((src[k] & 15) | (high >> k & 1) << 4);
+        v[k + 16] = (uint8_t)(src[k] >> 4 | (high >> (k + 16) & 1) << 4);
+    }
+    put_block(p, block, v);
 }
 
 /* 6-bit scale and minimum j of Q4_K and Q5_K out of 12 bytes. */
@@ -136,11 +166,12 @@ static void pack_q4_k_q5_k(const put *p, td_type type, const uint8_t *src) {
     for (int b = 0; b < 8; b++) {
         uint8_t *at = p->group + p->row + 16 * b;
         scale_min_k4(scales, b, at + p->l->sc, at + p->l->mn);
-        for (int k = 0; k < 32; k++) {
-            unsigned v = low[32 * (b / 2) + k] >> 4 * (b % 2) & 15u;
-            if (high) v |= (high[k] >> b & 1u) << 4;
-            put_q(p, b, k, v);
-        }
+        uint8_t v[32];
+        for (int k = 0; k < 32; k++)
+            v[k] = low[32 * (b / 2) + k] >> 4 * (b % 2) & 15u;
+        for (int k = 0; high && k < 32; k++)
+            v[k] |= (uint8_t)((high[k] >> b & 1) << 4);
+        put_block(p, b, v);
     }
 }
 
@@ -149,11 +180,13 @@ static void pack_q6_k(const put *p, const uint8_t *src) {
     put_half(p, p->l->d, 0, src + 208);
     for (int s = 0; s < 16; s++)
         p->group[p->l->sc + 16 * s + p->row] = scales[s];
-    for (int i = 0; i < 256; i++) { /* two halves of 128: four runs of 32 share low and high bytes */
-        const int half = i / 128, run = i / 32 % 4, k = i % 32;
-        const unsigned lo = low[64 * half + 32 * (run & 1) + k] >> 4 * (run >> 1) & 15u;
-        const unsigned hi = high[32 * half + k] >> 2 * run & 3u;
-        put_q(p, i / 32, k, lo | hi << 4);
+    for (int b = 0; b < 8; b++) { /* two halves of 128: four runs of 32 share low and high bytes */
+        const int half = b / 4, run = b % 4;
+        const uint8_t *lo = low + 64 * half + 32 * (run & 1), *hi = high + 32 * half;
+        uint8_t v[32];
+        for (int k = 0; k < 32; k++)
+            v[k] = (uint8_t)((lo[k] >> 4 * (run >> 1) & 15) | (hi[k] >> 2 * run & 3) << 4);
+        put_block(p, b, v);
     }
 }
 
@@ -163,8 +196,12 @@ static void pack_q2_k(const put *p, const uint8_t *src) {
     put_half(p, p->l->dmin, 0, src + 82);
     for (int s = 0; s < 16; s++)
         p->group[p->l->sc + 16 * s + p->row] = scales[s];
-    for (int i = 0; i < 256; i++)
-        put_q(p, i / 32, i % 32, low[32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3u);
+    for (int b = 0; b < 8; b++) {
+        uint8_t v[32];
+        for (int k = 0; k < 32; k++)
+            v[k] = low[32 * (b / 4) + k] >> 2 * (b % 4) & 3u;
+        put_block(p, b, v);
+    }
 }
 
 static void pack_q3_k(const put *p, const uint8_t *src) {
@@ -174,10 +211,11 @@ static void pack_q3_k(const put *p, const uint8_t *src) {
         const int lo = s6[s % 8] >> 4 * (s / 8) & 15, hi = s6[8 + s % 4] >> 2 * (s / 4) & 3;
         p->group[p->l->sc + 16 * s + p->row] = (uint8_t)(int8_t)((lo | hi << 4) - 32);
     }
-    for (int i = 0; i < 256; i++) {
-        const unsigned lo = low[32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3u;
-        const unsigned hi = high[i % 32] >> i / 32 & 1u;
-        put_q(p, i / 32, i % 32, lo | hi << 2);
+    for (int b = 0; b < 8; b++) {
+        uint8_t v[32];
+        for (int k = 0; k < 32; k++)
+            v[k] = (uint8_t)((low[32 * (b / 4) + k] >> 2 * (b % 4) & 3) | (high[k] >> b & 1) << 2);
+        put_block(p, b, v);
     }
 }
 
@@ -189,8 +227,10 @@ static void pack_iq4_xs(const put *p, const uint8_t *src) {
     for (int b = 0; b < 8; b++) {
         const int s = (low[b / 2] >> 4 * (b % 2) & 15) | (high >> 2 * b & 3) << 4;
         p->group[p->l->sc + 16 * b + p->row] = (uint8_t)(int8_t)(s - 32);
-        for (int k = 0; k < 32; k++)
-            put_q(p, b, k, q[16 * b + k % 16] >> (k < 16 ? 0 : 4) & 15u);
+        uint8_t v[32];
+        for (int k = 0; k < 16; k++)
+            v[k] = q[16 * b + k] & 15, v[k + 16] = q[16 * b + k] >> 4;
+        put_block(p, b, v);
     }
 }
 
