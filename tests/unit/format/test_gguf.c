@@ -354,6 +354,25 @@ static void broken_files_are_refused_with_the_place(void **state) {
     }
 }
 
+/* Where the data starts plus the offset still fits 64 bits, plus the tensor's size it does not. */
+static void a_range_that_wraps_is_refused(void **state) {
+    (void)state;
+    td_buf b = good_file(3);
+    const uint64_t offset = (uint64_t)0 - 16 - (b.len - DATA_BYTES);
+    char *at = memmem(b.data, b.len, "t.f32", 5);
+    assert_non_null(at);
+    for (int i = 0; i < 8; i++)
+        at[5 + 24 + i] = (char)(offset >> (8 * i));
+    gguf_file *f;
+    td_error err;
+    void *copy;
+    assert_int_equal(open_exactly(&f, b.data, b.len, &copy, &err), TD_E_FORMAT);
+    assert_non_null(strstr(err.msg, "'t.f32'"));
+    assert_non_null(strstr(err.msg, "past any file's end"));
+    free(copy);
+    td_buf_free(&b);
+}
+
 static void every_truncation_is_refused(void **state) {
     (void)state;
     td_buf b = good_file(2);
@@ -492,6 +511,7 @@ int main(void) {
         cmocka_unit_test(typed_reads_check_type_and_range),
         cmocka_unit_test(a_float_that_is_not_finite_is_refused),
         cmocka_unit_test(broken_files_are_refused_with_the_place),
+        cmocka_unit_test(a_range_that_wraps_is_refused),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(no_changed_byte_harms),
         cmocka_unit_test(long_and_strange_names_stay_one_short_line),
