@@ -43,17 +43,28 @@ int td_cpu_count(void) {
 }
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+
 /* Linux hands out the tile registers only on request (XTILEDATA is feature 18). */
 static bool amx_granted(void) {
     enum { REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
     return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
 }
 
+/* One bit of CPUID, for the names that clang 14's __builtin_cpu_supports lacks. Whether the operating
+ * system saves the registers is not in it: AVX2's test and amx_granted answer that. */
+static bool cpuid_bit(unsigned leaf, bool in_edx, int bit) {
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(leaf, 0, &a, &b, &c, &d)) return false;
+    return (in_edx ? d : c) >> bit & 1;
+}
+
 static unsigned cpu_has(void) {
+    enum { F16C = 29, AMX_TILE = 24, AMX_INT8 = 25 };
     unsigned f = 0;
     __builtin_cpu_init();
     if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-          __builtin_cpu_supports("f16c")))
+          cpuid_bit(1, false, F16C)))
         return f;
     f |= TD_CPU_AVX2;
     if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -62,7 +73,8 @@ static unsigned cpu_has(void) {
     f |= TD_CPU_AVX512;
     if (!__builtin_cpu_supports("avx512vnni")) return f;
     f |= TD_CPU_AVX512_VNNI;
-    if (__builtin_cpu_supports("amx-int8") && amx_granted()) f |= TD_CPU_AMX;
+    if (cpuid_bit(7, true, AMX_TILE) && cpuid_bit(7, true, AMX_INT8) && amx_granted())
+        f |= TD_CPU_AMX;
     return f;
 }
 #else

@@ -332,7 +332,7 @@ static void law_is_the_targets(void **state) {
     for (int v = 2; v <= MAX_V; v++)
         for (int k = 1; k <= MAX_K; k++)
             for (int kind = 0; kind < N_ROWS; kind++)
-                for (int i = 0; i < (k == 3 ? 12 : 50); i++) {
+                for (int i = 0; i < (k == 3 ? 6 : 25); i++) {
                     random_world(&w, (rows)kind, v, k, &at);
                     for (int cut = WHOLE; cut <= BY_PREFIX; cut++) {
                         w.cut = (chain_cut)cut;
