@@ -9,6 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 uint64_t td_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -51,8 +55,8 @@ static bool amx_granted(void) {
     return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
 }
 
-/* One bit of CPUID, for the names that clang 14's __builtin_cpu_supports lacks. Whether the operating
- * system saves the registers is not in it: AVX2's test and amx_granted answer that. */
+/* One bit of CPUID, for the names that clang 14's __builtin_cpu_supports lacks. Whether the
+ * operating system saves the registers is not in it: AVX2's test and amx_granted answer that. */
 static bool cpuid_bit(unsigned leaf, bool in_edx, int bit) {
     unsigned a, b, c, d;
     if (!__get_cpuid_count(leaf, 0, &a, &b, &c, &d)) return false;
