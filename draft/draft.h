@@ -41,6 +41,7 @@ typedef struct draft_ops {
     td_code (*propose)(draft *d, const draft_request *req, draft_proposal *out, td_error *err);
     td_code (*observe)(draft *d, const int32_t *tokens, int n_tokens, int n_accepted, td_error *err);
     size_t (*memory)(const draft *d);
+    bool (*check)(const draft *d, const int32_t *text, int n);
 } draft_ops;
 
 struct draft {
@@ -62,18 +63,25 @@ static inline td_code draft_propose(draft *d, const draft_request *req, draft_pr
     return d->ops->propose(d, req, out, err);
 }
 /* The round committed tokens[0..n_tokens): the first n_accepted of them are the accepted path of the last
- * proposal (a chain: its first n_accepted tokens), the rest the target's own. */
+ * proposal (a chain: its first n_accepted tokens), the rest the target's own. n_tokens 0: the round failed,
+ * the proposal is dropped. */
 static inline td_code draft_observe(draft *d, const int32_t *tokens, int n_tokens, int n_accepted,
                                     td_error *err) {
     return d->ops->observe(d, tokens, n_tokens, n_accepted, err);
 }
-static inline size_t draft_memory(const draft *d) {
+static inline size_t draft_memory(const draft *d) { /* of its caches, as mapped */
     return d->ops->memory(d);
+}
+/* Asserts contract C after begin or observe: what is held are tokens of text[0..n), in place, and never the
+ * last one, which no pass has read. Returns true, to stand in an assert. */
+static inline bool draft_check(const draft *d, const int32_t *text, int n) {
+    return d->ops->check(d, text, n);
 }
 
 /* A model with its own cache proposes a chain. It borrows m. vocabulary: n_vocab of the target; the
  * draft's own may be padded differently: q is over the target's n_vocab, ids the draft lacks have q = 0, ids
- * that the target lacks are never drawn. */
+ * that the target lacks are never drawn. n_ctx may be smaller than the target's: once the text does not fit,
+ * nothing is proposed any more. */
 typedef struct draft_model_config {
     int n_ctx;
     kern_kv_type kv_type;

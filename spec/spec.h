@@ -23,7 +23,8 @@ typedef struct spec_params {
 } spec_params;
 
 typedef struct spec_round {
-    const int32_t *tokens; /* committed by this round: accepted tokens, then the target's own; owned by spec */
+    const int32_t *tokens; /* committed by this round: accepted tokens, then the target's own; owned by spec,
+                              the last n_tokens of spec_tokens */
     int n_tokens;          /* 1 + n_accepted */
     int n_drafted, n_accepted;
     uint64_t draft_ns, verify_ns, sample_ns;
@@ -34,18 +35,28 @@ td_code spec_open(spec **out, target *t, draft *d, int max_draft, td_error *err)
 void spec_close(spec *s);
 
 /* Takes prompt[0..n), n >= 1, as the committed text: keeps what the caches hold of a common prefix, prefills
- * the rest (*n_prefilled tokens of it in the target; may be NULL). TD_E_TOO_BIG when it does not fit. */
+ * the rest (*n_prefilled tokens of it in the target; may be NULL). With draft_max 0 the drafter is left as it
+ * is. TD_E_TOO_BIG when it does not fit. `progress` hears of the target's positions, then again of their
+ * last number while the drafter reads; false: TD_E_CANCELLED, the caches keep what is done. After a
+ * failure nothing but spec_begin, spec_logits and spec_close may follow. */
 td_code spec_begin(spec *s, const int32_t *prompt, int n, const spec_params *p, int *n_prefilled,
                    bool (*progress)(void *, int done), void *user, td_error *err);
 /* One round. Room permitting, up to draft_max tokens are drafted; TD_E_TOO_BIG: not even one more position
- * fits. max_tokens > 0 bounds what the round may commit (the caller's token limit). */
+ * fits. max_tokens > 0 bounds what the round may commit (the caller's token limit). A round that fails
+ * commits nothing. */
 td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err);
 /* Keeps only the first n tokens of the text (1 <= n <= spec_n_tokens): a stop inside an accepted run. Both
- * caches forget the rest. */
+ * caches forget the rest. A cut so deep that a windowed layer no longer holds its window (more than max_draft
+ * + 64 tokens) computes the text again. */
 td_code spec_cut(spec *s, int n, td_error *err);
 const int32_t *spec_tokens(const spec *s);
 int spec_n_tokens(const spec *s);
-/* Asserts contract C: target cache = text - 1 positions ...; true, to stand in an assert. */
+/* Asserts contract C between rounds: the target's cache holds the text but its last token, the drafter nothing
+ * that is not in the text. True, to stand in an assert. */
 bool spec_check(const spec *s);
+
+/* Logits of the last n_rows (1..n) positions of tokens[0..n), in passes of at most max_draft + 1 rows; out:
+ * (n_rows, n_vocab). The text is then `tokens`, without a drafter, as after spec_begin. */
+td_code spec_logits(spec *s, const int32_t *tokens, int n, int n_rows, float *out, td_error *err);
 
 #endif

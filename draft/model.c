@@ -1,0 +1,249 @@
+/* A small model proposes a chain, token by token: k passes for k tokens, the last of which it never
+ * reads itself.
+ *
+ * Its cache holds a prefix of the committed text, never the last token. `held` remembers which
+ * tokens, so that a new text can keep what is common. In a round (text of n tokens): propose  reads
+ * what the cache lacks of the text (one token, two after a round that accepted all), then each
+ *            token drawn but the last: x1 .. x(k-1) lie in the cache, behind position n - 1, not
+ * yet committed observe  keeps as many of them as were accepted; the rest is gone What was not
+ * observed (the round failed) is dropped by the next call of any kind.
+ *
+ * q is what the token was drawn from: the user's whole sampler over the draft's logits, so that the
+ * target's p and q differ only by what the models know. Sampling from q as the user shapes it is a
+ * choice, not a need: any q is exact as long as it is the one recorded. */
+#include "draft/draft.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct draft_model {
+    draft base;
+    const model *m; /* borrowed */
+    kv_cache *kv;
+    int seq;
+    model_work *work;
+    verify_work *sampling;
+    model_row *rows;   /* (pass_rows) */
+    int32_t *held;     /* (n_ctx) tokens of the cache's positions */
+    verify_bias *bias; /* (bias_cap) the user's, for ids the draft has */
+    size_t bias_cap;
+    float *logits; /* (n_vocab of the draft) */
+    float *q;      /* (max_tokens, n_target) */
+    int n_ctx, pass_rows, max_tokens;
+    int n_target;    /* the target's vocabulary */
+    int n_common;    /* ids that both have */
+    int n_text;      /* committed tokens */
+    int n_committed; /* cache positions that hold them; behind them: the proposal's */
+} draft_model;
+
+static int cache_len(const draft_model *d) {
+    return kv_seq_len(d->kv, d->seq);
+}
+
+static void close_model(draft *base) {
+    draft_model *d = (draft_model *)base;
+    verify_work_close(d->sampling);
+    model_work_close(d->work);
+    kv_close(d->kv);
+    free(d->rows);
+    free(d->held);
+    free(d->bias);
+    free(d->logits);
+    free(d->q);
+    free(d);
+}
+
+static size_t memory(const draft *base) {
+    return kv_size_bytes(((const draft_model *)base)->kv);
+}
+
+/* Keeps the first n positions; windowed layers may have to begin again from none. */
+static void cut(draft_model *d, int n) {
+    if (n < cache_len(d) && !kv_seq_truncate(d->kv, d->seq, n)) kv_seq_truncate(d->kv, d->seq, 0);
+    if (d->n_committed > cache_len(d)) d->n_committed = cache_len(d);
+}
+
+static void drop_proposal(draft_model *d) {
+    cut(d, d->n_committed);
+}
+
+/* Reads tokens[0..n), n <= pass_rows, into the cache; logits of the last when wanted. */
+static td_code pass(draft_model *d, const int32_t *tokens, int n, float *logits, td_error *err) {
+    const int len = cache_len(d);
+    for (int i = 0; i < n; i++)
+        d->rows[i] = (model_row){.seq = d->seq,
+                                 .token = tokens[i],
+                                 .parent = i - 1,
+                                 .want_logits = logits && i == n - 1};
+    td_code rc = model_forward(d->m, d->kv, d->rows, n, d->work, logits, err);
+    if (rc) return rc;
+    kv_seq_keep(d->kv, d->seq, NULL, n);
+    memcpy(d->held + len, tokens, (size_t)n * sizeof *tokens);
+    return TD_OK;
+}
+
+/* Reads text up to position end (exclusive) in chunks; logits of the last when wanted. */
+static td_code catch_up(draft_model *d, const int32_t *text, int end, float *logits,
+                        bool (*progress)(void *, int), void *user, td_error *err) {
+    for (int at; (at = cache_len(d)) < end;) {
+        const int n = end - at < d->pass_rows ? end - at : d->pass_rows;
+        td_code rc = pass(d, text + at, n, at + n == end ? logits : NULL, err);
+        if (rc) return rc;
+        d->n_committed = cache_len(d);
+        if (progress && !progress(user, at + n))
+            return td_fail(err, TD_E_CANCELLED,
+                           "cancelled after %d of %d tokens of the draft's prompt", at + n, end);
+    }
+    return TD_OK;
+}
+
+/* Tokens that draft and target do not share (padding) have no row in the draft's embedding. */
+static bool can_read(const draft_model *d, const int32_t *tokens, int n) {
+    for (int i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= model_get_config(d->m)->n_vocab) return false;
+    return true;
+}
+
+static td_code begin(draft *base, const int32_t *tokens, int n, bool (*progress)(void *, int),
+                     void *user, td_error *err) {
+    draft_model *d = (draft_model *)base;
+    assert(n >= 1);
+    drop_proposal(d);
+    int common = 0;
+    while (common < d->n_committed && common < n - 1 && d->held[common] == tokens[common])
+        common++;
+    cut(d, common);
+    d->n_text = n;
+    /* What does not fit cannot be drafted from: reading a part of it would only cost time. */
+    if (n > d->n_ctx || !can_read(d, tokens, n)) return TD_OK;
+    return catch_up(d, tokens, n - 1, NULL, progress, user, err);
+}
+
+/* The target's sampler for the ids the draft has. The bias list is copied only where some id may
+ * lie outside; after the first round nothing is allocated. */
+static td_code own_sampler(draft_model *d, const verify_sampler *s, verify_sampler *out,
+                           td_error *err) {
+    *out = *s;
+    if (d->n_common == d->n_target || !s->n_bias) return TD_OK;
+    if (!td_grow(&d->bias, &d->bias_cap, (size_t)s->n_bias, sizeof *d->bias))
+        return td_fail(err, TD_E_MEMORY, "out of memory for %d biases", s->n_bias);
+    out->n_bias = 0;
+    for (int i = 0; i < s->n_bias; i++)
+        if (s->bias[i].token < d->n_common) d->bias[out->n_bias++] = s->bias[i];
+    out->bias = d->bias;
+    return TD_OK;
+}
+
+/* Token i of the proposal from the draft's logits. */
+static int32_t choose(draft_model *d, const draft_request *req, const verify_sampler *s,
+                      const int32_t *path, int i) {
+    if (s->temperature == 0)
+        return verify_argmax(s, d->logits, d->n_common, req->history, req->n_history, path, i,
+                             d->sampling);
+    float *q = d->q + (size_t)i * (size_t)d->n_target;
+    verify_probs(s, d->logits, d->n_common, req->history, req->n_history, path, i, d->sampling, q);
+    memset(q + d->n_common, 0, (size_t)(d->n_target - d->n_common) * sizeof *q);
+    return verify_draw(
+        q, d->n_target,
+        td_uniform(req->rng.seed, TD_STREAM_DRAFT, req->rng.position + (uint64_t)i, req->rng.lane));
+}
+
+static td_code propose(draft *base, const draft_request *req, draft_proposal *out, td_error *err) {
+    draft_model *d = (draft_model *)base;
+    assert(req->n_history == d->n_text && req->max_tokens >= 0);
+    drop_proposal(d);
+    out->n = 0;
+    out->q = req->sampler->temperature > 0 ? d->q : NULL;
+    int n = req->max_tokens < d->max_tokens ? req->max_tokens : d->max_tokens;
+    if (n > d->n_ctx + 1 - d->n_text) n = d->n_ctx + 1 - d->n_text; /* the last is not read */
+    if (n <= 0 || !can_read(d, req->history + d->n_committed, d->n_text - d->n_committed))
+        return TD_OK;
+    verify_sampler s;
+    td_code rc = own_sampler(d, req->sampler, &s, err);
+    if (rc || (rc = catch_up(d, req->history, d->n_text, d->logits, NULL, NULL, err))) return rc;
+    for (int i = 0;; i++) {
+        out->token[i] = choose(d, req, &s, out->token, i);
+        out->parent[i] = i - 1;
+        if (i + 1 == n) break;
+        if ((rc = pass(d, &out->token[i], 1, d->logits, err))) return rc;
+    }
+    out->n = n;
+    return TD_OK;
+}
+
+static td_code observe(draft *base, const int32_t *tokens, int n_tokens, int n_accepted,
+                       td_error *err) {
+    draft_model *d = (draft_model *)base;
+    (void)tokens, (void)err;
+    const int n_read = cache_len(d) - d->n_committed; /* of the proposal */
+    const int n_keep = n_accepted < n_read ? n_accepted : n_read;
+    assert(n_accepted <= n_tokens);
+    assert(!n_keep || !memcmp(d->held + d->n_committed, tokens, (size_t)n_keep * sizeof *tokens));
+    d->n_text += n_tokens;
+    d->n_committed += n_keep;
+    drop_proposal(d);
+    return TD_OK;
+}
+
+static bool check(const draft *base, const int32_t *text, int n) {
+    const draft_model *d = (const draft_model *)base;
+    const int len = cache_len(d);
+    (void)text, (void)n;
+    assert(d->n_text == n);
+    assert(d->n_committed == len && len < n);
+    assert(!memcmp(d->held, text, (size_t)len * sizeof *text));
+    assert(len <= d->n_ctx);
+    return true;
+}
+
+static const draft_ops ops = {.name = "model",
+                              .close = close_model,
+                              .begin = begin,
+                              .propose = propose,
+                              .observe = observe,
+                              .memory = memory,
+                              .check = check};
+
+td_code draft_model_open(draft **out, const model *m, const draft_model_config *cfg,
+                         td_error *err) {
+    if (cfg->max_tokens < 1 || cfg->max_tokens > DRAFT_MAX || cfg->prefill_chunk < 1 ||
+        cfg->n_vocab < 1)
+        return td_fail(err, TD_E_ARG,
+                       "a draft of up to %d tokens (1 to %d) in chunks of %d makes no sense",
+                       cfg->max_tokens, (int)DRAFT_MAX, cfg->prefill_chunk);
+    const int n_vocab = model_get_config(m)->n_vocab;
+    size_t n_q;
+    td_code rc;
+    draft_model *d = td_calloc(1, sizeof *d);
+    if (!d) goto memory;
+    d->base.ops = &ops;
+    d->m = m, d->n_ctx = cfg->n_ctx, d->max_tokens = cfg->max_tokens;
+    d->pass_rows = cfg->prefill_chunk > 2 ? cfg->prefill_chunk : 2; /* after full acceptance: 2 */
+    d->n_target = cfg->n_vocab;
+    d->n_common = n_vocab < cfg->n_vocab ? n_vocab : cfg->n_vocab;
+    /* A round takes back at most its own tokens; a stop string found late, some more. */
+    kv_config kv = {.type = cfg->kv_type,
+                    .n_ctx = cfg->n_ctx,
+                    .max_seqs = 1,
+                    .max_rows = d->pass_rows,
+                    .max_rollback = 2 * cfg->max_tokens + 64};
+    model_kv_config(m, &kv);
+    if ((rc = kv_open(&d->kv, &kv, err)) || (rc = kv_seq_new(d->kv, &d->seq, err)) ||
+        (rc = model_work_open(&d->work, m, d->pass_rows, err)) ||
+        (rc = verify_work_open(&d->sampling, d->n_common, err)))
+        goto fail;
+    if (!td_mul(&n_q, (size_t)cfg->max_tokens, (size_t)cfg->n_vocab) ||
+        !(d->q = td_calloc(n_q, sizeof *d->q)) ||
+        !(d->logits = td_calloc((size_t)n_vocab, sizeof *d->logits)) ||
+        !(d->rows = td_calloc((size_t)d->pass_rows, sizeof *d->rows)) ||
+        !(d->held = td_calloc((size_t)cfg->n_ctx, sizeof *d->held)))
+        goto memory;
+    *out = &d->base;
+    return TD_OK;
+memory:
+    rc = td_fail(err, TD_E_MEMORY, "out of memory for a draft of %d tokens", cfg->max_tokens);
+fail:
+    if (d) close_model(&d->base);
+    return rc;
+}

@@ -1,0 +1,303 @@
+/* The loop. Each function leaves the two invariants that spec_check asserts:
+ *   1. the target's cache holds text[0 .. n - 1), so that the next pass reads text[n - 1] first;
+ *   2. the drafter holds nothing that is not in text[0 .. n - 1).
+ * A round without a draft is a round with k = 0: the same pass, the same sampler, the same draw.
+ * That is what makes plain and speculative text agree by construction and not by care.
+ *
+ * Called once a round (tens of milliseconds); allocates nothing. */
+#include "spec/spec.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct spec {
+    target *t; /* borrowed */
+    draft *d;  /* borrowed; NULL: plain decoding */
+    int max_draft, n_vocab, n_ctx;
+    verify_work *sampling;
+    float *p;       /* (max_draft + 1, n_vocab) */
+    int32_t *text;  /* (n_ctx + 1) */
+    int n;          /* committed tokens */
+    bool begun;     /* text and caches agree */
+    bool following; /* the drafter observes this text */
+    spec_params params;
+    uint32_t round;
+    draft_proposal proposal;
+    int32_t rows[1 + DRAFT_MAX]; /* of the verify pass: last, x1 .. xk */
+};
+
+td_code spec_open(spec **out, target *t, draft *d, int max_draft, td_error *err) {
+    if (max_draft < 0 || max_draft > DRAFT_MAX)
+        return td_fail(err, TD_E_ARG, "a draft of %d tokens makes no sense; use 0 to %d", max_draft,
+                       (int)DRAFT_MAX);
+    size_t n_p;
+    td_code rc;
+    spec *s = td_calloc(1, sizeof *s);
+    if (!s) goto memory;
+    s->t = t, s->d = d, s->max_draft = max_draft;
+    s->n_vocab = model_get_config(target_model(t))->n_vocab;
+    s->n_ctx = kv_n_ctx(target_cache(t));
+    if ((rc = verify_work_open(&s->sampling, s->n_vocab, err))) goto fail;
+    if (!td_mul(&n_p, (size_t)max_draft + 1, (size_t)s->n_vocab) ||
+        !(s->p = td_calloc(n_p, sizeof *s->p)) ||
+        !(s->text = td_calloc((size_t)s->n_ctx + 1, sizeof *s->text)))
+        goto memory;
+    *out = s;
+    return TD_OK;
+memory:
+    rc = td_fail(err, TD_E_MEMORY, "out of memory for rounds of %d drafted tokens", max_draft);
+fail:
+    spec_close(s);
+    return rc;
+}
+
+void spec_close(spec *s) {
+    if (!s) return;
+    verify_work_close(s->sampling);
+    free(s->p);
+    free(s->text);
+    free(s);
+}
+
+const int32_t *spec_tokens(const spec *s) {
+    return s->text;
+}
+
+int spec_n_tokens(const spec *s) {
+    return s->n;
+}
+
+bool spec_check(const spec *s) {
+    assert(s->begun && s->n >= 1);
+    assert(target_len(s->t) == s->n - 1);
+    assert(kv_check(target_cache(s->t)));
+    assert(!s->following || draft_check(s->d, s->text, s->n));
+    return true;
+}
+
+/* ---- the text ---- */
+
+static void cut_target(spec *s, int n_pos) {
+    if (n_pos < target_len(s->t) && !target_truncate(s->t, n_pos)) target_truncate(s->t, 0);
+}
+
+/* Makes tokens[0..n) the text and the target's cache its first n_pos positions, n_pos < n; a common
+ * prefix stays. After a failure the cache still holds a prefix of the text. */
+static td_code read_text(spec *s, const int32_t *tokens, int n, int n_pos, int *n_prefilled,
+                         bool (*progress)(void *, int), void *user, td_error *err) {
+    s->begun = s->following = false;
+    const int held = target_len(s->t);
+    int common = 0;
+    while (common < held && common < n_pos && s->text[common] == tokens[common])
+        common++;
+    cut_target(s, common);
+    memmove(s->text, tokens, (size_t)n * sizeof *tokens); /* it may be a part of the text itself */
+    s->n = n;
+    const int have = target_len(s->t);
+    td_code rc = target_prefill(s->t, s->text + have, n_pos - have, progress, user, err);
+    if (n_prefilled) *n_prefilled = target_len(s->t) - have;
+    return rc;
+}
+
+static td_code check_text(const spec *s, const int32_t *tokens, int n, td_error *err) {
+    if (n < 1) return td_fail(err, TD_E_ARG, "an empty prompt: there is nothing to go on from");
+    if (n > s->n_ctx)
+        return td_fail(err, TD_E_TOO_BIG,
+                       "the prompt has %d tokens and the context holds %d; shorten it or give a "
+                       "larger context",
+                       n, s->n_ctx);
+    for (int i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= s->n_vocab)
+            return td_fail(err, TD_E_ARG,
+                           "token %d of the prompt is %d; this model has tokens 0 to %d", i,
+                           (int)tokens[i], s->n_vocab - 1);
+    return TD_OK;
+}
+
+/* What the caller hears: the target reads first, counting what was cached; then the drafter, of
+ * whose progress only the question "go on?" is passed on. */
+typedef struct listener {
+    bool (*progress)(void *, int);
+    void *user;
+    int before, done;
+} listener;
+
+static bool target_progress(void *user, int done) {
+    listener *l = user;
+    return l->progress(l->user, l->done = l->before + done);
+}
+
+static bool draft_progress(void *user, int done) {
+    listener *l = user;
+    (void)done;
+    return l->progress(l->user, l->done);
+}
+
+td_code spec_begin(spec *s, const int32_t *prompt, int n, const spec_params *p, int *n_prefilled,
+                   bool (*progress)(void *, int), void *user, td_error *err) {
+    td_code rc = check_text(s, prompt, n, err);
+    if (rc || (rc = verify_sampler_check(&p->sampler, s->n_vocab, err))) return rc;
+    if (p->draft_max < 0 || p->draft_max > s->max_draft)
+        return td_fail(err, TD_E_ARG, "a draft of %d tokens: this session allows 0 to %d",
+                       p->draft_max, s->max_draft);
+    s->params = *p;
+    s->round = 0;
+    listener l = {.progress = progress, .user = user};
+    rc = read_text(s, prompt, n, n - 1, n_prefilled, progress ? target_progress : NULL, &l, err);
+    if (rc) return rc;
+    if (s->d && p->draft_max > 0) {
+        rc = draft_begin(s->d, s->text, n, progress ? draft_progress : NULL, &l, err);
+        if (rc) return rc;
+        s->following = true;
+    }
+    s->begun = true;
+    assert(spec_check(s));
+    return TD_OK;
+}
+
+td_code spec_cut(spec *s, int n, td_error *err) {
+    assert(s->begun && n >= 1 && n <= s->n);
+    if (n == s->n) return TD_OK;
+    td_code rc;
+    const bool following = s->following;
+    s->begun = s->following = false;
+    s->n = n;
+    cut_target(s, n - 1);
+    const int have = target_len(s->t);
+    if ((rc = target_prefill(s->t, s->text + have, n - 1 - have, NULL, NULL, err))) return rc;
+    if (following) {
+        if ((rc = draft_begin(s->d, s->text, n, NULL, NULL, err))) return rc;
+        s->following = true;
+    }
+    s->begun = true;
+    assert(spec_check(s));
+    return TD_OK;
+}
+
+td_code spec_logits(spec *s, const int32_t *tokens, int n, int n_rows, float *out, td_error *err) {
+    td_code rc = check_text(s, tokens, n, err);
+    if (rc) return rc;
+    if (n_rows < 1 || n_rows > n)
+        return td_fail(err, TD_E_ARG, "logits of the last %d positions of a text of %d", n_rows, n);
+    const size_t width = (size_t)s->n_vocab;
+    if ((rc = read_text(s, tokens, n, n - n_rows, NULL, NULL, NULL, err))) return rc;
+    for (int at = n - n_rows; at < n;) {
+        const int n_pass = n - at < s->max_draft + 1 ? n - at : s->max_draft + 1;
+        const float *logits = NULL;
+        if ((rc = target_verify(s->t, s->text + at, NULL, n_pass, &logits, err))) return rc;
+        memcpy(out, logits, (size_t)n_pass * width * sizeof *out);
+        out += (size_t)n_pass * width;
+        at += n_pass;
+        target_keep(s->t, NULL, at < n ? n_pass : n_pass - 1); /* invariant 1 */
+    }
+    s->params = (spec_params){.sampler = {.top_p = 1, .repeat_penalty = 1}};
+    s->begun = true;
+    assert(spec_check(s));
+    return TD_OK;
+}
+
+/* ---- a round ---- */
+
+/* How many tokens to draft: what the user asked for, as far as the context and the token limit can
+ * use it. */
+static int draft_length(const spec *s, int max_tokens) {
+    int k = s->following ? s->params.draft_max : 0;
+    const int room = s->n_ctx - target_len(s->t) - 1;
+    if (k > room) k = room;
+    if (max_tokens > 0 && k > max_tokens - 1) k = max_tokens - 1;
+    return k;
+}
+
+/* The proposal, checked: a drafter's mistake must not become a wrong pass. */
+static td_code draft_round(spec *s, int k, const verify_rng *rng, td_error *err) {
+    s->proposal.n = 0;
+    s->proposal.q = NULL;
+    if (k <= 0) return TD_OK;
+    const draft_request req = {.max_tokens = k,
+                               .sampler = &s->params.sampler,
+                               .history = s->text,
+                               .n_history = s->n,
+                               .rng = *rng};
+    td_code rc = draft_propose(s->d, &req, &s->proposal, err);
+    if (rc) return rc;
+    assert(s->proposal.n >= 0 && s->proposal.n <= k);
+    for (int i = 0; i < s->proposal.n; i++)
+        assert(s->proposal.parent[i] == i - 1 && s->proposal.token[i] >= 0 &&
+               s->proposal.token[i] < s->n_vocab);
+    return TD_OK;
+}
+
+/* Greedy needs no row past the first disagreement. */
+static void accept_greedy(spec *s, const float *logits, verify_result *out) {
+    const draft_proposal *x = &s->proposal;
+    int32_t argmax[1 + DRAFT_MAX];
+    int i = 0;
+    for (;; i++) {
+        argmax[i] = verify_argmax(&s->params.sampler, logits + (size_t)i * (size_t)s->n_vocab,
+                                  s->n_vocab, s->text, s->n, x->token, i, s->sampling);
+        if (i == x->n || argmax[i] != x->token[i]) break;
+    }
+    verify_greedy(argmax, x->token, i, out);
+}
+
+static void accept_sampled(spec *s, const float *logits, const verify_rng *rng,
+                           verify_result *out) {
+    const draft_proposal *x = &s->proposal;
+    for (int i = 0; i <= x->n; i++) {
+        const size_t at = (size_t)i * (size_t)s->n_vocab;
+        verify_probs(&s->params.sampler, logits + at, s->n_vocab, s->text, s->n, x->token, i,
+                     s->sampling, s->p + at);
+    }
+    verify_token(s->p, x->q, x->token, x->n, s->n_vocab, rng, out);
+}
+
+td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {
+    assert(spec_check(s));
+    if (s->n > s->n_ctx)
+        return td_fail(err, TD_E_TOO_BIG, "the context of %d positions is full", s->n_ctx);
+    const verify_rng rng = {.seed = s->params.seed, .position = (uint64_t)s->n, .lane = s->round};
+    const float *logits = NULL;
+    verify_result result;
+    td_code rc;
+
+    const uint64_t t0 = td_now_ns();
+    if ((rc = draft_round(s, draft_length(s, max_tokens), &rng, err))) goto fail;
+    const draft_proposal *x = &s->proposal;
+
+    const uint64_t t1 = td_now_ns();
+    s->rows[0] = s->text[s->n - 1];
+    memcpy(s->rows + 1, x->token, (size_t)x->n * sizeof *x->token);
+    if ((rc = target_verify(s->t, s->rows, NULL, 1 + x->n, &logits, err))) goto fail;
+
+    const uint64_t t2 = td_now_ns();
+    if (s->params.sampler.temperature == 0)
+        accept_greedy(s, logits, &result);
+    else
+        accept_sampled(s, logits, &rng, &result);
+
+    const uint64_t t3 = td_now_ns();
+    const int n_new = result.n_accepted + 1;
+    target_keep(s->t, NULL, n_new);
+    memcpy(s->text + s->n, x->token, (size_t)result.n_accepted * sizeof *s->text);
+    s->text[s->n + result.n_accepted] = result.token;
+    const int32_t *new_tokens = s->text + s->n;
+    s->n += n_new;
+    s->round++;
+    if (s->following && (rc = draft_observe(s->d, new_tokens, n_new, result.n_accepted, err))) {
+        s->begun = s->following = false; /* the text stands, the drafter does not follow it */
+        return rc;
+    }
+    *out = (spec_round){.tokens = new_tokens,
+                        .n_tokens = n_new,
+                        .n_drafted = x->n,
+                        .n_accepted = result.n_accepted,
+                        .draft_ns = t1 - t0,
+                        .verify_ns = t2 - t1,
+                        .sample_ns = t3 - t2};
+    assert(spec_check(s));
+    return TD_OK;
+fail: /* nothing is committed; the drafter forgets its proposal */
+    if (s->following && draft_observe(s->d, NULL, 0, 0, NULL)) s->begun = s->following = false;
+    return rc;
+}
