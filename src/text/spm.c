@@ -4,7 +4,8 @@
  * own, which no piece holds: they end as byte tokens.
  *
  * Control, byte, unknown and unused pieces never come out of merging, however the text spells them;
- * that is SentencePiece's own rule. */
+ * that is SentencePiece's own rule. User-defined tokens are looked for in the text as it is
+ * (encode.c), so a U+2581 that the text itself holds counts as a space here and not there. */
 #include <stdlib.h>
 #include <string.h>
 

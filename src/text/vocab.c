@@ -275,19 +275,14 @@ static td_code load_tokens(text_vocab *v, const gguf_file *f, td_error *err) {
 
 /* ---- ends of text ---- */
 
+#define DEEPSEEK_END                                                                               \
+    "<\xef\xbd\x9c"                                                                                \
+    "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
 /* Marks that nothing but a chat format uses: control tokens whatever the file calls them. */
-static const char *const end_marks[] = {"<|im_end|>",
-                                        "<|eot_id|>",
-                                        "<|eom_id|>",
-                                        "<|end|>",
-                                        "<end_of_turn>",
-                                        "<|endoftext|>",
-                                        "<|end_of_text|>",
-                                        "<|return|>",
-                                        "<|call|>",
-                                        "<end_of_utterance>",
-                                        "<\xef\xbd\x9c"
-                                        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
+static const char *const end_marks[] = {
+    "<|im_end|>",    "<|eot_id|>",         "<|eom_id|>",      "<|end|>",
+    "<end_of_turn>", "<|endoftext|>",      "<|end_of_text|>", "<|return|>",
+    "<|call|>",      "<end_of_utterance>", DEEPSEEK_END};
 /* Names that can also be ordinary text (Gemma 3 spells an HTML tag "</s>") or fill-in-the-middle
  * marks, after which a code model has left the file it was completing: ends where the file types
  * them as control. */
