@@ -29,7 +29,7 @@ static void put_int(td_buf *b, uint64_t *n, const char *key, int value, uint32_t
     ++*n;
 }
 
-static td_buf make_file(const make_vocab *m) {
+td_buf make_vocab_file(const make_vocab *m) {
     td_buf keys = {0}, file = {0};
     uint64_t n = 0;
     bool spm = m->model && !strcmp(m->model, "llama");
@@ -92,7 +92,7 @@ static td_buf make_file(const make_vocab *m) {
 }
 
 td_code make_vocab_open(text_vocab **v, const make_vocab *m, td_error *err) {
-    td_buf file = make_file(m);
+    td_buf file = make_vocab_file(m);
     gguf_file *f = NULL;
     *v = NULL;
     td_code rc = gguf_open_memory(&f, file.data, file.len, "mem", err);

@@ -24,6 +24,8 @@ typedef struct make_vocab {
 enum { KEY_BASE = 1 << 30 };
 #define KEY(value) (KEY_BASE + (value))
 
+/* The GGUF file of it; free with td_buf_free. */
+td_buf make_vocab_file(const make_vocab *m);
 /* Opens it; the file is gone when this returns. */
 td_code make_vocab_open(text_vocab **v, const make_vocab *m, td_error *err);
 /* The same, and fails the test when it does not open. */
