@@ -1,0 +1,400 @@
+/* tandem bench: plain against speculative decoding of the same prompts, and what the machine gives.
+ * The measuring is the bench room's; here are prompts, tables and JSON. */
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "cli/cli.h"
+
+/* Used when no prompt is given: code, because that is what drafts are good at and people do. */
+static const char builtin_prompt[] =
+    "# A least-recently-used cache with a time limit for each entry.\n"
+    "import time\n"
+    "from collections import OrderedDict\n"
+    "\n"
+    "\n"
+    "class LRUCache:\n"
+    "    \"\"\"Keeps at most `capacity` entries, none of them longer than `ttl` seconds.\"\"\"\n"
+    "\n"
+    "    def __init__(self, capacity, ttl=None):\n"
+    "        self.capacity = capacity\n"
+    "        self.ttl = ttl\n"
+    "        self.entries = OrderedDict()\n"
+    "\n"
+    "    def get(self, key, default=None):\n";
+
+/* The widths of the pass table: one row, short drafts and the longest useful ones. */
+static const int widths[] = {1, 2, 3, 5, 9, 17};
+enum {
+    N_WIDTHS = sizeof widths / sizeof *widths,
+    PASS_CONTEXT = 512,
+    PASS_ROUNDS = 5,
+    PROBE_BYTES = 1 << 30,
+    MAX_PROMPTS = 1000
+};
+
+typedef struct bench {
+    cli_models models;
+    cli_prompt *prompts; /* (n_prompts), owned */
+    int n_prompts;
+    int k[TD_MAX_DRAFT], n_k;
+    td_session *session;
+    bench_probe *probe;
+    bench_case *cases; /* (n_prompts, 1 + n_k), owned */
+    bench_case all[1 + TD_MAX_DRAFT];
+    bench_passes passes;
+    bool measured; /* passes hold figures */
+    int at_prompt;
+    bool greedy;
+} bench;
+
+/* ---- prompts ---- */
+
+static int add_prompt(bench *b, const char *text, size_t len) {
+    cli_prompt *more = realloc(b->prompts, (size_t)(b->n_prompts + 1) * sizeof *more);
+    if (!more) return cli_failed("out of memory");
+    b->prompts = more;
+    more += b->n_prompts++;
+    *more = (cli_prompt){.text = malloc(len + 1), .len = len};
+    if (!more->text) return cli_failed("out of memory");
+    memcpy(more->text, text, len);
+    more->text[len] = 0;
+    return CLI_OK;
+}
+
+static int add_json_prompt(bench *b, const char *path, int number, const char *line, size_t len) {
+    json_error_t why;
+    json_t *v = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    const json_t *text = json_is_object(v) ? json_object_get(v, "prompt") : v;
+    int rc = CLI_OK;
+    if (!v)
+        rc = cli_failed("%s, line %d: not JSON: %s", path, number, why.text);
+    else if (!json_is_string(text))
+        rc = cli_failed("%s, line %d: needs a string, or an object with a string \"prompt\"", path,
+                        number);
+    else
+        rc = add_prompt(b, json_string_value(text), json_string_length(text));
+    json_decref(v);
+    return rc;
+}
+
+static int read_prompts_file(bench *b, const char *path) {
+    char *text;
+    size_t len;
+    int rc = cli_read_file(path, &text, &len), number = 1;
+    if (rc) return rc;
+    for (size_t i = 0; i < len && !rc; number++) {
+        const char *end = memchr(text + i, '\n', len - i);
+        const size_t n = end ? (size_t)(end - text) - i : len - i;
+        size_t blank = 0;
+        while (blank < n && isspace((unsigned char)text[i + blank]))
+            blank++;
+        if (blank < n) {
+            rc = b->n_prompts == MAX_PROMPTS
+                     ? cli_failed("%s: more than %d prompts", path, MAX_PROMPTS)
+                     : add_json_prompt(b, path, number, text + i, n);
+        }
+        i += n + 1;
+    }
+    free(text);
+    if (!rc && !b->n_prompts) rc = cli_failed("%s holds no prompt", path);
+    return rc;
+}
+
+static int read_prompts(bench *b, const cli_args *a) {
+    if (a->prompts_file) return read_prompts_file(b, a->prompts_file);
+    if (!a->prompt && !a->prompt_file) return add_prompt(b, builtin_prompt, strlen(builtin_prompt));
+    int rc = add_prompt(b, "", 0);
+    if (rc) return rc;
+    cli_prompt_close(&b->prompts[0]);
+    return cli_prompt_read(&b->prompts[0], a);
+}
+
+/* ---- the tables ---- */
+
+static bool tick_compare(void *user, int done, int total) {
+    const bench *b = user;
+    char what[48];
+    snprintf(what, sizeof what, "prompt %d of %d", b->at_prompt + 1, b->n_prompts);
+    cli_progress(what, done, total, "generations");
+    return !cli_stop_signal();
+}
+
+static bool tick_passes(void *user, int done, int total) {
+    (void)user;
+    cli_progress("measuring passes", done, total, "steps");
+    return !cli_stop_signal();
+}
+
+static void print_models(const bench *b) {
+    const td_model *models[] = {b->models.target, b->models.draft};
+    for (int i = 0; i < 2; i++) {
+        const td_model_info *m = td_model_get_info(models[i]);
+        char size[24];
+        printf("%s   ", i ? "draft " : "target");
+        cli_print_safe(stdout, *m->name ? m->name : m->path, strlen(*m->name ? m->name : m->path),
+                       40);
+        printf(" (%s), reads %s a token\n", m->arch, cli_size(size, m->step_bytes));
+    }
+    const int n = td_model_get_info(b->models.target)->n_threads;
+    printf("machine  %s, %d thread%s\n", b->models.cpu, n, n == 1 ? "" : "s");
+}
+
+static void print_header(void) {
+    printf("    k   tok/s   lowest highest   ratio  lowest highest  accepted  length  text\n");
+}
+
+static void print_case(const bench_case *c, bool greedy) {
+    if (!c->k) {
+        printf("plain %7.2f  %7.2f %7.2f\n", c->tok_per_s.median, c->tok_per_s.min,
+               c->tok_per_s.max);
+        return;
+    }
+    printf("%5d %7.2f  %7.2f %7.2f  %6.3f  %6.3f  %6.3f  ", c->k, c->tok_per_s.median,
+           c->tok_per_s.min, c->tok_per_s.max, c->ratio.median, c->ratio.min, c->ratio.max);
+    printf("%6.1f %%  %6.2f  %s\n",
+           c->drafted ? 100 * (double)c->accepted / (double)c->drafted : 0.0,
+           c->rounds ? 1 + (double)c->accepted / (double)c->rounds : 0.0,
+           !greedy   ? "-"
+           : c->same ? "same"
+                     : "OTHER");
+}
+
+/* Cases over all prompts: counts are summed; medians and ranges are those of the prompts' medians.
+ */
+static int sum_prompts(bench *b) {
+    double *speed = calloc((size_t)b->n_prompts, sizeof *speed);
+    double *ratio = calloc((size_t)b->n_prompts, sizeof *ratio);
+    for (int i = 0; speed && ratio && i <= b->n_k; i++) {
+        bench_case *sum = &b->all[i];
+        *sum = (bench_case){.k = b->cases[i].k, .same = true};
+        for (int p = 0; p < b->n_prompts; p++) {
+            const bench_case *c = &b->cases[p * (1 + b->n_k) + i];
+            speed[p] = c->tok_per_s.median;
+            ratio[p] = c->ratio.median;
+            sum->drafted += c->drafted;
+            sum->accepted += c->accepted;
+            sum->rounds += c->rounds;
+            sum->tokens += c->tokens;
+            sum->draft_ms += c->draft_ms;
+            sum->verify_ms += c->verify_ms;
+            sum->sample_ms += c->sample_ms;
+            sum->same = sum->same && c->same;
+        }
+        sum->tok_per_s = bench_range_of(speed, b->n_prompts);
+        sum->ratio = bench_range_of(ratio, b->n_prompts);
+    }
+    const bool ok = speed && ratio;
+    free(speed);
+    free(ratio);
+    return ok ? CLI_OK : cli_failed("out of memory");
+}
+
+static int compare(bench *b, const cli_args *a) {
+    td_generate_options opt;
+    cli_generate_options(&opt, a);
+    b->cases = calloc((size_t)b->n_prompts * (size_t)(1 + b->n_k), sizeof *b->cases);
+    if (!b->cases) return cli_failed("out of memory");
+    for (int p = 0; p < b->n_prompts; p++) {
+        bench_case *cases = b->cases + p * (1 + b->n_k);
+        const bench_plan plan = {.prompt = b->prompts[p].tokens,
+                                 .n_prompt = b->prompts[p].n,
+                                 .k = b->k,
+                                 .n_k = b->n_k,
+                                 .n_runs = a->n_runs,
+                                 .generate = &opt};
+        td_error err;
+        b->at_prompt = p;
+        const td_code rc = bench_compare(b->session, &plan, cases, tick_compare, b, &err);
+        cli_progress_end();
+        if (rc) return cli_error(&err);
+        printf("\nprompt %d of %d: %zu tokens, then %d; %d run%s of each\n", p + 1, b->n_prompts,
+               plan.n_prompt, cases[0].n_tokens, a->n_runs, a->n_runs == 1 ? "" : "s");
+        print_header();
+        for (int i = 0; i <= b->n_k; i++)
+            print_case(&cases[i], b->greedy);
+        fflush(stdout);
+    }
+    const int rc = sum_prompts(b);
+    if (rc || b->n_prompts == 1) return rc;
+    printf("\nall %d prompts (their medians)\n", b->n_prompts);
+    print_header();
+    for (int i = 0; i <= b->n_k; i++)
+        print_case(&b->all[i], b->greedy);
+    return CLI_OK;
+}
+
+static void print_passes(const bench *b) {
+    const bench_passes *p = &b->passes;
+    char size[24];
+    printf("\nread limit    %6.1f GB/s (highest; median %.1f), measured between the passes\n",
+           p->read_gb_per_s.max, p->read_gb_per_s.median);
+    printf("plain decode  %6.1f GB/s: %s a token in %.1f ms, %d positions before it\n",
+           p->decode_gb_per_s.median,
+           cli_size(size, td_model_get_info(b->models.target)->step_bytes), p->ms[0].median,
+           p->n_context);
+    printf("share         %6.0f %% of the limit (%.0f to %.0f)\n", 100 * p->share.median,
+           100 * p->share.min, 100 * p->share.max);
+    printf("rows a pass   ");
+    for (int i = 0; i < p->n_widths; i++)
+        printf("%7d", p->m[i]);
+    printf("\nmilliseconds  ");
+    for (int i = 0; i < p->n_widths; i++)
+        printf("%7.1f", p->ms[i].median);
+    printf("\nto one row    ");
+    for (int i = 0; i < p->n_widths; i++)
+        printf("%7.2f", p->growth[i].median);
+    putchar('\n');
+}
+
+static int measure(bench *b) {
+    const td_model_info *m = td_model_get_info(b->models.target);
+    const int room = td_session_n_ctx(b->session) - widths[N_WIDTHS - 1];
+    td_error err;
+    if (room < 1) {
+        cli_warn("the context is too small to measure passes in; leaving that out");
+        return CLI_OK;
+    }
+    if (bench_probe_open(&b->probe, m->n_threads, PROBE_BYTES, &err)) {
+        cli_warn("%s; leaving the read limit out", err.msg);
+        return CLI_OK;
+    }
+    b->passes.n_context = room < PASS_CONTEXT ? room : PASS_CONTEXT;
+    b->passes.n_widths = N_WIDTHS;
+    memcpy(b->passes.m, widths, sizeof widths);
+    const td_code rc = bench_measure_passes(b->session, m->step_bytes, b->probe, PASS_ROUNDS,
+                                            &b->passes, tick_passes, b, &err);
+    cli_progress_end();
+    if (rc) return cli_error(&err);
+    b->measured = true;
+    print_passes(b);
+    return CLI_OK;
+}
+
+/* ---- JSON ---- */
+
+static json_t *json_range(bench_range r) {
+    return json_pack("{s:o, s:o, s:o}", "median", cli_json_number(r.median), "min",
+                     cli_json_number(r.min), "max", cli_json_number(r.max));
+}
+
+static json_t *json_case(const bench_case *c, bool greedy) {
+    return json_pack("{s:i, s:o, s:o, s:I, s:I, s:o, s:o, s:I, s:I, s:f, s:f, s:f, s:o}", "k", c->k,
+                     "tok_per_s", json_range(c->tok_per_s), "ratio", json_range(c->ratio),
+                     "drafted", (json_int_t)c->drafted, "accepted", (json_int_t)c->accepted,
+                     "acceptance_rate",
+                     cli_json_number(c->drafted ? (double)c->accepted / (double)c->drafted : NAN),
+                     "acceptance_length",
+                     cli_json_number(c->rounds ? 1 + (double)c->accepted / (double)c->rounds : NAN),
+                     "passes", (json_int_t)c->rounds, "tokens", (json_int_t)c->tokens, "draft_ms",
+                     c->draft_ms, "verify_ms", c->verify_ms, "sample_ms", c->sample_ms, "same_text",
+                     greedy ? json_boolean(c->same) : json_null());
+}
+
+static json_t *json_cases(const bench *b, const bench_case *cases) {
+    json_t *list = json_array();
+    for (int i = 0; i <= b->n_k; i++)
+        json_array_append_new(list, json_case(&cases[i], b->greedy));
+    return list;
+}
+
+static json_t *json_passes(const bench *b) {
+    const bench_passes *p = &b->passes;
+    if (!b->measured) return json_null();
+    json_t *list = json_array();
+    for (int i = 0; i < p->n_widths; i++)
+        json_array_append_new(list, json_pack("{s:i, s:o, s:o}", "rows", p->m[i], "ms",
+                                              json_range(p->ms[i]), "to_one_row",
+                                              json_range(p->growth[i])));
+    return json_pack("{s:i, s:o, s:o, s:o, s:o}", "context", p->n_context, "read_gb_per_s",
+                     json_range(p->read_gb_per_s), "decode_gb_per_s",
+                     json_range(p->decode_gb_per_s), "share_of_read_limit", json_range(p->share),
+                     "widths", list);
+}
+
+static json_t *to_json(const bench *b, const cli_args *a) {
+    json_t *prompts = json_array();
+    for (int p = 0; p < b->n_prompts; p++)
+        json_array_append_new(prompts,
+                              json_pack("{s:i, s:o}", "prompt_tokens", (int)b->prompts[p].n,
+                                        "cases", json_cases(b, b->cases + p * (1 + b->n_k))));
+    return json_pack("{s:o, s:o, s:i, s:i, s:f, s:o, s:o, s:o, s:o}", "target",
+                     cli_json_model(b->models.target), "draft", cli_json_model(b->models.draft),
+                     "n_predict", a->n_predict, "runs", a->n_runs, "temperature",
+                     (double)a->sampling.temperature, "prompts", prompts, "all",
+                     json_cases(b, b->all), "passes", json_passes(b), "versions",
+                     cli_json_versions(b->models.cpu));
+}
+
+/* ---- the command ---- */
+
+static int open_session(bench *b, const cli_args *a) {
+    size_t longest = 0;
+    int draft_max = widths[N_WIDTHS - 1] - 1;
+    td_error err;
+    for (int i = 0; i < b->n_k; i++)
+        if (b->k[i] > draft_max) draft_max = b->k[i];
+    for (int p = 0; p < b->n_prompts; p++)
+        if (b->prompts[p].n > longest) longest = b->prompts[p].n;
+    /* Room for the work: the longest prompt with its text, or the passes behind their context. */
+    const size_t passes = (size_t)(PASS_CONTEXT + widths[N_WIDTHS - 1] + 1);
+    const size_t text = longest + (size_t)a->n_predict + 1;
+    const size_t need = text > passes ? text : passes;
+    const td_session_options opt = {
+        .n_ctx = a->n_ctx == 0  ? td_model_get_info(b->models.target)->n_ctx_train
+                 : a->n_ctx > 0 ? a->n_ctx
+                                : (int)(need < 1000000000 ? need : 1000000000),
+        .kv_type = a->kv_type,
+        .draft_max = draft_max};
+    if (td_session_open(&b->session, b->models.target, b->models.draft, &opt, &err))
+        return cli_error(&err);
+    return CLI_OK;
+}
+
+static int prepare(bench *b, const cli_args *a) {
+    int rc;
+    if ((rc = cli_json_check(a->json)) || (rc = read_prompts(b, a))) return rc;
+    b->n_k = a->n_k ? a->n_k : 1;
+    b->k[0] = a->draft_max;
+    for (int i = 0; i < a->n_k; i++)
+        b->k[i] = a->k[i];
+    b->greedy = a->sampling.temperature == 0;
+    cli_stop_init();
+    if ((rc = cli_models_open(&b->models, a, true)) || (rc = cli_check_bias(a, b->models.target)))
+        return rc;
+    for (int p = 0; p < b->n_prompts; p++)
+        if ((rc = cli_prompt_encode(&b->prompts[p], a, b->models.target))) return rc;
+    return open_session(b, a);
+}
+
+static void close_bench(bench *b) {
+    bench_probe_close(&b->probe);
+    td_session_close(&b->session);
+    cli_models_close(&b->models);
+    for (int p = 0; p < b->n_prompts; p++)
+        cli_prompt_close(&b->prompts[p]);
+    free(b->prompts);
+    free(b->cases);
+}
+
+int cli_bench(cli_args *a) {
+    bench b = {0};
+    int rc;
+    if (a->sampling.seed == UINT64_MAX) a->sampling.seed = 1; /* the same tokens each run */
+    cli_progress_init(!a->no_progress);
+    if ((rc = prepare(&b, a))) goto fail;
+    print_models(&b);
+    cli_stop_session(b.session);
+    if (!(rc = compare(&b, a))) rc = measure(&b);
+    cli_stop_session(NULL);
+    if (!rc) rc = cli_finish_stdout();
+    if (!rc && a->json) rc = cli_json_write(a->json, to_json(&b, a));
+    for (int i = 1; i <= b.n_k && !rc && b.greedy; i++)
+        if (!b.all[i].same)
+            rc = cli_failed("speculation changed the text (k %d): please report this", b.all[i].k);
+fail:
+    close_bench(&b);
+    return rc;
+}

@@ -1,0 +1,182 @@
+/* The command line: one file a command (run, bench, inspect, help), and what they share. One table
+ * of options (options.c) drives parsing and help alike. Results go to standard output, everything
+ * else to standard error. Stands on the public API; bench adds the bench room. */
+#ifndef TD_CLI_H
+#define TD_CLI_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "tandem.h"
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_MISUSE = 2, CLI_SIGNAL = 128 /* + the signal's number */ };
+
+enum {
+    CLI_LIST_MAX = 256, /* --stop, --logit-bias, bench's -k: at most so many each */
+    CLI_BENCH_RUNS = 4, /* even: as many runs begin with plain as with speculation */
+    CLI_BENCH_PREDICT = 128
+};
+
+/* ---- commands and their options ---- */
+
+typedef enum cli_command { CLI_RUN = 1, CLI_BENCH = 2, CLI_INSPECT = 4 } cli_command;
+
+/* Everything the options can say; unset pointers are NULL. Strings are argv's own, or are freed by
+ * cli_args_free where --escape rewrote them. */
+typedef struct cli_args {
+    cli_command command;
+    bool help;
+    /* models */
+    const char *model, *draft;
+    int n_threads, n_ctx; /* n_ctx -1: the library's default; 0: as trained */
+    td_kv_type kv_type;
+    /* prompt */
+    const char *prompt, *prompt_file, *prompts_file, *system;
+    bool chat, escape, no_special;
+    /* generating; bias, stops, k are (n_bias), (n_stops), (n_k) */
+    int n_predict;
+    td_sampling sampling;
+    bool ignore_eos, no_draft;
+    td_logit_bias bias[CLI_LIST_MAX];
+    const char *stops[CLI_LIST_MAX];
+    int k[CLI_LIST_MAX];
+    int n_bias, n_stops, n_k; /* n_k 0: draft_max, the library's default */
+    int draft_max;
+    int n_runs;
+    /* output */
+    const char *json;
+    bool json_flag, quiet, no_progress, tensors, keys;
+    /* what the options did not take */
+    const char *file;
+    void *owned[CLI_LIST_MAX + 2];
+    int n_owned;
+} cli_args;
+
+/* Parses argv after the command's name. CLI_OK, or CLI_MISUSE after one line on standard error. */
+int cli_parse(cli_args *a, cli_command command, int argc, char **argv);
+void cli_args_free(cli_args *a);
+
+/* Each takes parsed arguments and returns the exit code. */
+int cli_run(cli_args *a);
+int cli_bench(cli_args *a);
+int cli_inspect(cli_args *a);
+
+/* ---- help.c ---- */
+
+void cli_print_usage(FILE *f);
+void cli_print_help(FILE *f); /* tandem --help */
+void cli_print_command_help(FILE *f, cli_command command);
+/* The command of that name; 0: there is none. */
+cli_command cli_command_find(const char *name);
+const char *cli_command_name(cli_command command);
+/* The nearest of (n) words to `word`; NULL when nothing is near. */
+const char *cli_nearest(const char *word, const char *const *words, int n);
+
+/* One option as help shows it; i counts from 0, false after the last. */
+typedef struct cli_option_text {
+    const char *group, *names, *arg, *help;
+    unsigned commands;
+} cli_option_text;
+bool cli_option_get(int i, cli_option_text *out);
+
+/* ---- messages (message.c) ---- */
+
+#define CLI_PRINTF __attribute__((format(printf, 1, 2)))
+/* "tandem: ..." on one line of standard error, control characters made visible; return the code. */
+int cli_failed(const char *fmt, ...) CLI_PRINTF;
+int cli_misuse(const char *fmt, ...) CLI_PRINTF; /* adds where the help is */
+void cli_message_command(const char *command);   /* whose help misuse points at */
+void cli_warn(const char *fmt, ...) CLI_PRINTF;
+/* Prints err; misuse for TD_E_ARG, else failed. Silent when a signal asked for the end. */
+int cli_error(const td_error *err);
+/* Text of a file's making, safe for a terminal: control characters as \n, \x1b ...; at most max
+ * characters, then "..."; max 0: all. */
+void cli_print_safe(FILE *f, const char *text, size_t len, size_t max);
+/* "1.12 GB", "36.9 MB", "812 bytes"; in buf, which is returned. */
+const char *cli_size(char buf[24], uint64_t bytes);
+
+/* ---- progress (progress.c): one line on a terminal, erased afterwards ---- */
+
+void cli_progress_init(bool wanted); /* stays silent where standard error is no terminal */
+/* Shows "what  43 %  480 of 1117 unit"; nothing in the first 300 ms of each thing. total 0: only
+ * `what`. */
+void cli_progress(const char *what, double done, double total, const char *unit);
+void cli_progress_end(void); /* erases the line; the next thing starts anew */
+
+/* ---- standard input and output (stdio.c) ---- */
+
+/* Keeps 0, 1 and 2 occupied, so that no file opened later takes the place of a closed one. */
+void cli_stdio_init(void);
+/* All of standard input / of a file, any bytes; *text is the caller's, *len bytes and a NUL. */
+int cli_read_stdin(char **text, size_t *len);
+int cli_read_file(const char *path, char **text, size_t *len);
+/* Writes all of it to standard output now. false: errno says why. */
+bool cli_write(const char *text, size_t len);
+/* CLI_OK when everything printed to standard output arrived, else one line and CLI_FAILED. */
+int cli_finish_stdout(void);
+
+/* --json FILE. Check before the work, write after it: into a file beside it, then renamed, so that
+ * a reader never sees half of it. Devices and pipes are written in place. */
+int cli_json_check(const char *path);
+int cli_json_write(const char *path, json_t *root); /* takes root */
+/* A finite number, else null. */
+json_t *cli_json_number(double v);
+/* Text that may not be UTF-8 (a path, a file's word): the bytes that stand in the way become '?'.
+ * NULL gives null. */
+json_t *cli_json_text(const char *text);
+
+/* ---- stopping (stop.c): Ctrl-C and SIGTERM end the work after the current step, twice at once
+ * ---- */
+
+void cli_stop_init(void);
+void cli_stop_session(td_session *s); /* the one to cancel; NULL: none */
+int cli_stop_signal(void);            /* 0: nobody asked */
+
+/* ---- loading (load.c) ---- */
+
+typedef struct cli_models {
+    td_model *target, *draft; /* draft NULL: none */
+    const char *cpu;          /* "avx512" ... */
+} cli_models;
+
+/* Loads -m and, with `draft`, -md, with progress. */
+int cli_models_open(cli_models *m, const cli_args *a, bool draft);
+void cli_models_close(cli_models *m);
+
+typedef struct cli_prompt {
+    char *text; /* owned */
+    size_t len;
+    td_token *tokens; /* owned; n of them */
+    size_t n;
+} cli_prompt;
+
+/* -p, -f or standard input, in this order. */
+int cli_prompt_read(cli_prompt *p, const cli_args *a);
+/* Wraps (--chat) and tokenises; an empty text becomes BOS where the model has one. */
+int cli_prompt_encode(cli_prompt *p, const cli_args *a, const td_model *m);
+void cli_prompt_close(cli_prompt *p);
+/* Says what is wrong with --logit-bias ids for this model. */
+int cli_check_bias(const cli_args *a, const td_model *m);
+/* Fills in everything but draft_max and the callbacks; borrows a. */
+void cli_generate_options(td_generate_options *opt, const cli_args *a);
+
+/* ---- the meters (report.c) ---- */
+
+typedef struct cli_report {
+    const cli_args *args;
+    const cli_models *models;
+    const td_session *session;
+    const td_stats *stats;
+    int draft_max;
+} cli_report;
+
+void cli_report_print(FILE *f, const cli_report *r);
+json_t *cli_report_json(const cli_report *r); /* NULL: out of memory */
+json_t *cli_json_versions(const char *cpu);
+json_t *cli_json_model(const td_model *m); /* json null for NULL */
+uint64_t cli_memory_peak(void);
+
+#endif

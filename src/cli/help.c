@@ -1,0 +1,198 @@
+/* Help: written once, wrapped to 80 columns here, the options taken from the parser's own table. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+enum { WIDTH = 79, NAMES = 27 }; /* columns; where an option's text begins */
+
+static const struct {
+    cli_command command;
+    const char *name, *usage, *summary, *text;
+} commands[] = {
+    {CLI_RUN, "run", "tandem run -m TARGET [-md DRAFT] [-p TEXT | -f FILE] [options]",
+     "generate text from a prompt, with a draft model or without",
+     "Loads the target and, with -md, a draft of the same vocabulary, and writes what follows the "
+     "prompt. "
+     "The draft only makes it faster: with --temp 0 the text is byte for byte what the target "
+     "writes "
+     "alone, and with sampling it has exactly the target's distribution.\n\n"
+     "The text goes to standard output as it comes and nothing else does; progress, meters and "
+     "errors "
+     "go to standard error. Ctrl-C ends the text after the current step, still prints the meters "
+     "and "
+     "exits with 130; a second one ends at once.\n\n"
+     "The sampler works in this order: logit bias, penalties, top-k, top-p, min-p, temperature."},
+    {CLI_BENCH, "bench",
+     "tandem bench -m TARGET -md DRAFT [-p TEXT | -f FILE | --prompts FILE] [options]",
+     "compare plain and speculative decoding on this machine",
+     "Loads both models once and generates the same tokens plainly and with each draft length in "
+     "turn, "
+     "back and forth, so that a change of the machine's speed meets both. Prints tokens a second, "
+     "the "
+     "ratio to plain decoding in the same run (median, lowest and highest), what share of the "
+     "drafted "
+     "tokens was accepted, and whether the tokens were the same (--temp 0, the default). Then it "
+     "measures, side by side, how fast this machine reads memory, how much of that plain decoding "
+     "uses, and what a pass of several rows costs. Without a prompt a built-in one is used."},
+    {CLI_INSPECT, "inspect", "tandem inspect FILE [options]", "show what a GGUF file holds",
+     "Prints architecture, sizes, tensor types, tokenizer, chat template and the bytes of KV cache "
+     "a "
+     "token takes, without loading the weights."},
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static const char exit_codes[] = "Exit codes: 0 done, 1 failed, 2 misuse (the command line or "
+                                 "TANDEM_CPU), 130 stopped by Ctrl-C, "
+                                 "143 by SIGTERM.";
+static const char environment[] =
+    "TANDEM_CPU=ref|avx2|avx512|amx lowers the instruction set; the text does not change.";
+
+cli_command cli_command_find(const char *name) {
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (!strcmp(name, commands[i].name)) return commands[i].command;
+    return 0;
+}
+
+const char *cli_command_name(cli_command command) {
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (commands[i].command == command) return commands[i].name;
+    return "";
+}
+
+/* Edits between two words (optimal string alignment: neighbours swapped count once). */
+static int distance(const char *a, const char *b) {
+    enum { MAX = 40 };
+    int d[MAX + 1][MAX + 1];
+    const int n = (int)strnlen(a, MAX + 1), m = (int)strnlen(b, MAX + 1);
+    if (n > MAX || m > MAX) return MAX;
+    for (int i = 0; i <= n; i++)
+        d[i][0] = i;
+    for (int j = 0; j <= m; j++)
+        d[0][j] = j;
+    for (int i = 1; i <= n; i++)
+        for (int j = 1; j <= m; j++) {
+            const int change = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            int best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
+            if (change < best) best = change;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    return d[n][m];
+}
+
+const char *cli_nearest(const char *word, const char *const *words, int n) {
+    const char *best = NULL;
+    int best_d = 1 + (int)strlen(word) / 3; /* a third of the letters may be wrong */
+    for (int i = 0; i < n; i++) {
+        const int d = distance(word, words[i]);
+        /* "--thread", "--max": the beginning or the end of a longer name is as good as a slip */
+        const size_t lw = strlen(word), ln = strlen(words[i]);
+        const bool part = lw > 3 && ln > lw && !strncmp(words[i], word, lw);
+        if (d < best_d || (part && !best)) {
+            best = words[i];
+            best_d = d < best_d ? d : best_d;
+        }
+    }
+    return best;
+}
+
+/* Prints text from column `at` (the cursor stands there), continued at column `indent`. */
+static void wrap(FILE *f, const char *text, int at, int indent) {
+    bool first = true;
+    while (*text) {
+        const size_t n = strcspn(text, " \n");
+        if (!first && at + 1 + (int)n > WIDTH) {
+            fprintf(f, "\n%*s", indent, "");
+            at = indent;
+            first = true;
+        }
+        if (!first) {
+            fputc(' ', f);
+            at++;
+        }
+        fprintf(f, "%.*s", (int)n, text);
+        at += (int)n;
+        first = false;
+        text += n;
+        while (*text == '\n') {
+            fputc('\n', f);
+            text++;
+            if (*text != '\n') fprintf(f, "%*s", indent, "");
+            at = indent;
+            first = true;
+        }
+        if (*text == ' ') text++;
+    }
+    fputc('\n', f);
+}
+
+static void print_option(FILE *f, const cli_option_text *o) {
+    char names[160];
+    int n = 0;
+    for (const char *p = o->names; *p;) {
+        const int len = (int)strcspn(p, " ");
+        n += snprintf(names + n, sizeof names - (size_t)n, "%s%.*s", n ? ", " : "", len, p);
+        p += len + (p[len] == ' ');
+    }
+    if (o->arg) n += snprintf(names + n, sizeof names - (size_t)n, " %s", o->arg);
+    if (n + 2 > NAMES - 2)
+        fprintf(f, "  %s\n%*s", names, NAMES, "");
+    else
+        fprintf(f, "  %-*s", NAMES - 2, names);
+    wrap(f, o->help, NAMES, NAMES);
+}
+
+void cli_print_usage(FILE *f) {
+    fprintf(f, "usage: tandem COMMAND [options]\n");
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(f, "  tandem %-9s %s\n", commands[i].name, commands[i].summary);
+    fprintf(f, "'tandem help' tells more, 'tandem help COMMAND' lists its options.\n");
+}
+
+void cli_print_help(FILE *f) {
+    wrap(f,
+         "Tandem runs language models (GGUF files) with exact speculative decoding: a small draft "
+         "model "
+         "proposes tokens, the target checks all of them in one pass, and the text stays exactly "
+         "the "
+         "target's own.",
+         0, 0);
+    fprintf(f, "\nCommands:\n");
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(f, "  %-9s %s\n", commands[i].name, commands[i].summary);
+    fprintf(f, "  %-9s %s\n", "help", "this text; 'tandem help COMMAND' for the options of one");
+    fprintf(f,
+            "\nExamples:\n"
+            "  tandem run -m target.gguf -md draft.gguf -p 'def quicksort(xs):' -n 200 --temp 0\n"
+            "  tandem run -m target.gguf --chat -p 'Why is the sky blue?'\n"
+            "  git diff | tandem run -m target.gguf -md draft.gguf --chat -p - --temp 0\n"
+            "  tandem bench -m target.gguf -md draft.gguf -k 2,4,8\n"
+            "  tandem inspect target.gguf\n\n");
+    wrap(f, "'tandem --version' prints the version and the instruction set in use.", 0, 0);
+    wrap(f, environment, 0, 0);
+    wrap(f, exit_codes, 0, 0);
+}
+
+void cli_print_command_help(FILE *f, cli_command command) {
+    int c = 0;
+    while (commands[c].command != command)
+        c++;
+    fprintf(f, "usage: ");
+    wrap(f, commands[c].usage, 7, 7);
+    fputc('\n', f);
+    wrap(f, commands[c].text, 0, 0);
+    const char *group = "";
+    cli_option_text o;
+    for (int i = 0; cli_option_get(i, &o); i++) {
+        if (!(o.commands & (unsigned)command)) continue;
+        if (strcmp(group, o.group)) fprintf(f, "\n%s:\n", group = o.group);
+        print_option(f, &o);
+    }
+    fputc('\n', f);
+    wrap(f, environment, 0, 0);
+    wrap(f, exit_codes, 0, 0);
+}

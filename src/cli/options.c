@@ -1,0 +1,465 @@
+/* The table of options and its parser. The spellings are llama.cpp's where it has the option, so
+ * that nobody has to learn them again; the longest name is the one that help and messages use. A
+ * value may follow its option or stand behind '='. Numbers are read to their end, in their range,
+ * or refused. */
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+typedef enum kind {
+    FLAG,     /* bool, set */
+    FLAG_OFF, /* bool, cleared */
+    INT,      /* int in min..max */
+    REAL,     /* float in min..max */
+    TEXT,     /* const char * */
+    STOP,     /* one more stop string */
+    BIAS,     /* one more TOKEN+BIAS */
+    SEED,     /* uint64_t, or -1 */
+    KV_TYPE,
+    DRAFT_MAX /* run: one number; bench: a list */
+} kind;
+
+typedef struct option {
+    const char *group, *names, *arg, *help;
+    unsigned commands;
+    kind kind;
+    size_t offset;
+    double min, max;
+} option;
+
+#define AT(field) offsetof(cli_args, field)
+#define BOTH (CLI_RUN | CLI_BENCH)
+
+static const option options[] = {
+    {"Models", "-m --model", "FILE",
+     "the target model, a GGUF file; of a split file the first part", BOTH | CLI_INSPECT, TEXT,
+     AT(model)},
+    {"Models", "-md --model-draft", "FILE",
+     "the draft model, a small one with the same vocabulary; without it nothing is drafted", BOTH,
+     TEXT, AT(draft)},
+    {"Models", "-c --ctx-size", "N",
+     "positions of the context; 0: as many as the model was trained for; default: the smaller of "
+     "that and 4096 (bench: what the work needs)",
+     BOTH, INT, AT(n_ctx), 0, 1e9},
+    {"Models", "-t --threads", "N", "threads; default: the cores this process may use", BOTH, INT,
+     AT(n_threads), 1, 1024},
+    {"Models", "--kv-type", "TYPE", "numbers in the KV cache, f16 or f32; default f16", BOTH,
+     KV_TYPE, AT(kv_type)},
+
+    {"Prompt", "-p --prompt", "TEXT",
+     "the prompt; - reads standard input, as does giving neither -p nor -f in a pipe", BOTH, TEXT,
+     AT(prompt)},
+    {"Prompt", "-f --file", "FILE", "the prompt, byte for byte, the last newline too", BOTH, TEXT,
+     AT(prompt_file)},
+    {"Prompt", "--prompts", "FILE",
+     "many prompts, a JSON value a line: a string or an object with \"prompt\"", CLI_BENCH, TEXT,
+     AT(prompts_file)},
+    {"Prompt", "--chat", NULL,
+     "wrap the prompt as a user's message in the model's chat template (ChatML)", BOTH, FLAG,
+     AT(chat)},
+    {"Prompt", "-sys --system-prompt", "TEXT", "with --chat: the system message", BOTH, TEXT,
+     AT(system)},
+    {"Prompt", "-e --escape", NULL,
+     "read \\n \\r \\t \\\\ \\\" \\' \\xHH in -p, -sys and --stop as the characters they stand for",
+     BOTH, FLAG, AT(escape)},
+    {"Prompt", "--no-escape", NULL, "take them as they are (the default)", BOTH, FLAG_OFF,
+     AT(escape)},
+    {"Prompt", "--no-parse-special", NULL,
+     "text that looks like a control token (<|im_end|>) stays text", BOTH, FLAG, AT(no_special)},
+
+    {"Length", "-n --predict --n-predict", "N",
+     "tokens to generate at most; -1: until an end token or the end of the context; default -1 "
+     "(bench: 128)",
+     BOTH, INT, AT(n_predict), -1, 1e9},
+    {"Length", "-r --reverse-prompt --stop", "TEXT",
+     "end where this text would come, and do not print it; may be given many times", BOTH, STOP, 0},
+    {"Length", "--ignore-eos", NULL, "end tokens are never chosen", BOTH, FLAG, AT(ignore_eos)},
+
+    {"Speculation", "-k --draft --draft-n --draft-max", "N",
+     "tokens to draft a pass at most, 0 to 64; default 3. bench: a list such as 2,4,8", BOTH,
+     DRAFT_MAX, 0, 0, TD_MAX_DRAFT},
+    {"Speculation", "--no-draft", NULL, "decode plainly; -md is not loaded", CLI_RUN, FLAG,
+     AT(no_draft)},
+    {"Measuring", "--runs", "N", "how often each case runs, in turn; default 4", CLI_BENCH, INT,
+     AT(n_runs), 1, 1000},
+
+    {"Sampling", "--temp --temperature", "T",
+     "temperature; 0 takes the most probable token (bench: the default); default 0.8", BOTH, REAL,
+     AT(sampling.temperature), 0, 1000},
+    {"Sampling", "--top-k", "N", "only the N most probable; 0: off; default 40", BOTH, INT,
+     AT(sampling.top_k), 0, 1e9},
+    {"Sampling", "--top-p", "P",
+     "only the fewest whose probabilities reach P; 1: off; default 0.95", BOTH, REAL,
+     AT(sampling.top_p), 0, 1},
+    {"Sampling", "--min-p", "P",
+     "only those with P times the highest probability; 0: off; default 0.05", BOTH, REAL,
+     AT(sampling.min_p), 0, 1},
+    {"Sampling", "--repeat-penalty", "X",
+     "divide the positive logits of recent tokens by X, multiply the others; 1: off; default 1",
+     BOTH, REAL, AT(sampling.repeat_penalty), 0.01, 100},
+    {"Sampling", "--presence-penalty", "X", "subtract X from logits of recent tokens; default 0",
+     BOTH, REAL, AT(sampling.presence_penalty), -100, 100},
+    {"Sampling", "--frequency-penalty", "X",
+     "subtract X for each time a token stands among the recent; default 0", BOTH, REAL,
+     AT(sampling.frequency_penalty), -100, 100},
+    {"Sampling", "--repeat-last-n", "N", "how many tokens are recent; 0: none, -1: all; default 64",
+     BOTH, INT, AT(sampling.repeat_last_n), -1, 1e9},
+    {"Sampling", "-l --logit-bias", "TOKEN(+/-)BIAS",
+     "add to the logit of a token id: 15043+1.5; 15043-inf forbids it; may be given many times",
+     BOTH, BIAS, 0},
+    {"Sampling", "-s --seed", "N",
+     "the same seed and options give the same text; -1: a new one each time; default -1", BOTH,
+     SEED, AT(sampling.seed)},
+
+    {"Output", "--json", "FILE", "write the figures there, too, as one JSON object", BOTH, TEXT,
+     AT(json)},
+    {"Output", "--json", NULL, "print one JSON object instead of text", CLI_INSPECT, FLAG,
+     AT(json_flag)},
+    {"Output", "--tensors", NULL, "every tensor, its shape, type and size", CLI_INSPECT, FLAG,
+     AT(tensors)},
+    {"Output", "--keys", NULL, "every key of the file's metadata", CLI_INSPECT, FLAG, AT(keys)},
+    {"Output", "--no-progress", NULL, "no progress line on the terminal", BOTH, FLAG,
+     AT(no_progress)},
+    {"Output", "-q --quiet", NULL, "neither progress nor meters", CLI_RUN, FLAG, AT(quiet)},
+    {"Output", "-h --help", NULL, "this text", BOTH | CLI_INSPECT, FLAG, AT(help)},
+};
+enum { N_OPTIONS = sizeof options / sizeof *options };
+
+/* What people bring along from llama.cpp and what to do here instead. */
+static const struct {
+    const char *names, *hint;
+} foreign[] = {
+    {"-ngl --gpu-layers --n-gpu-layers -ngld", "this build computes on the CPU; leave it out"},
+    {"-cnv --conversation -i --interactive", "for one exchange use --chat"},
+    {"-no-cnv --no-conversation",
+     "leave it out: a prompt is used as it stands unless --chat is given"},
+    {"-b --batch-size -ub --ubatch-size", "batches are chosen by the program; leave it out"},
+    {"-ctk --cache-type-k -ctv --cache-type-v", "keys and values have one type here: --kv-type"},
+    {"-fa --flash-attn --mlock --no-mmap", "there is no such choice here; leave it out"},
+    {"--draft-min --draft-n-min --draft-p-min",
+     "a draft is as long as -k says; its tokens are not dropped by probability"},
+};
+
+bool cli_option_get(int i, cli_option_text *out) {
+    if (i < 0 || i >= N_OPTIONS) return false;
+    const option *o = &options[i];
+    *out = (cli_option_text){o->group, o->names, o->arg, o->help, o->commands};
+    return true;
+}
+
+/* Is name[0..len) one of the words in `names`? llama.cpp takes --top_k for --top-k, so do we. */
+static bool has_name(const char *names, const char *name, size_t len) {
+    for (const char *p = names; *p;) {
+        const size_t n = strcspn(p, " ");
+        bool same = n == len;
+        for (size_t i = 0; i < n && same; i++)
+            same = p[i] == (name[i] == '_' && i > 1 ? '-' : name[i]);
+        if (same) return true;
+        p += n + (p[n] == ' ');
+    }
+    return false;
+}
+
+static const option *find(unsigned commands, const char *name, size_t len) {
+    for (int i = 0; i < N_OPTIONS; i++)
+        if ((options[i].commands & commands) && has_name(options[i].names, name, len))
+            return &options[i];
+    return NULL;
+}
+
+static int unknown(const cli_args *a, const char *name, size_t len) {
+    const char *words[4 * N_OPTIONS];
+    char *all[N_OPTIONS];
+    int n = 0, n_all = 0;
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (has_name(foreign[i].names, name, len))
+            return cli_misuse("option %.*s: %s", (int)len, name, foreign[i].hint);
+    for (int c = CLI_RUN; c <= CLI_INSPECT; c *= 2)
+        if (find((unsigned)c, name, len))
+            return cli_misuse("option %.*s is for 'tandem %s', not for '%s'", (int)len, name,
+                              cli_command_name((cli_command)c), cli_command_name(a->command));
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (!(options[i].commands & (unsigned)a->command) ||
+            !(all[n_all] = strdup(options[i].names)))
+            continue;
+        for (char *p = strtok(all[n_all++], " "); p; p = strtok(NULL, " "))
+            words[n++] = p;
+    }
+    char *typed = strndup(name, len);
+    const char *near = typed ? cli_nearest(typed, words, n) : NULL;
+    const int rc = near ? cli_misuse("unknown option %.*s; did you mean %s?", (int)len, name, near)
+                        : cli_misuse("unknown option %.*s", (int)len, name);
+    for (int i = 0; i < n_all; i++)
+        free(all[i]);
+    free(typed);
+    return rc;
+}
+
+/* ---- values ---- */
+
+static bool read_int(const char *text, long long *out) {
+    char *end;
+    if (!isdigit((unsigned char)text[text[0] == '-' || text[0] == '+'])) return false;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    return !*end && !errno;
+}
+
+/* Decimal only: no "nan", no hexadecimal, nothing behind the number. Underflow is just a small
+ * number. */
+static bool read_real(const char *text, double *out) {
+    char *end;
+    if (!*text || text[strspn(text, "0123456789+-.eE")]) return false;
+    *out = strtod(text, &end);
+    return end != text && !*end && isfinite(*out);
+}
+
+static int set_int(void *field, const option *o, const char *name, const char *value) {
+    long long v;
+    if (!read_int(value, &v) || (double)v < o->min || (double)v > o->max)
+        return cli_misuse("%s takes a whole number from %.0f to %.0f, not '%s'", name, o->min,
+                          o->max, value);
+    *(int *)field = (int)v;
+    return CLI_OK;
+}
+
+static int set_real(void *field, const option *o, const char *name, const char *value) {
+    double v;
+    if (!read_real(value, &v) || v < o->min || v > o->max)
+        return cli_misuse("%s takes a number from %g to %g, not '%s'", name, o->min, o->max, value);
+    *(float *)field = (float)v;
+    return CLI_OK;
+}
+
+static int set_seed(void *field, const char *name, const char *value) {
+    char *end;
+    errno = 0;
+    if (!strcmp(value, "-1")) {
+        *(uint64_t *)field = UINT64_MAX;
+        return CLI_OK;
+    }
+    const unsigned long long v = strtoull(value, &end, 10);
+    if (!isdigit((unsigned char)value[0]) || *end || errno || v == UINT64_MAX)
+        return cli_misuse("%s takes a whole number from 0 to 18446744073709551614, or -1, not '%s'",
+                          name, value);
+    *(uint64_t *)field = v;
+    return CLI_OK;
+}
+
+static int add_bias(cli_args *a, const char *name, const char *value) {
+    const size_t digits = strspn(value, "0123456789");
+    const char *rest = value + digits;
+    long long token = -1;
+    double bias = 0;
+    char *id = strndup(value, digits);
+    bool ok = id && digits && read_int(id, &token) && token <= INT32_MAX &&
+              (*rest == '+' || *rest == '-');
+    free(id);
+    if (ok && !strcmp(rest, "-inf"))
+        bias = -INFINITY;
+    else
+        ok = ok && read_real(rest, &bias) && fabs(bias) <= 1e6;
+    if (!ok)
+        return cli_misuse("%s takes a token id and a bias, as in 15043+1.5 or 15043-inf, not '%s'",
+                          name, value);
+    if (a->n_bias == CLI_LIST_MAX) return cli_misuse("%s: at most %d of them", name, CLI_LIST_MAX);
+    a->bias[a->n_bias++] = (td_logit_bias){(td_token)token, (float)bias};
+    return CLI_OK;
+}
+
+static int add_stop(cli_args *a, const char *name, const char *value) {
+    if (!*value) return cli_misuse("%s: an empty text would stop everything", name);
+    if (a->n_stops == CLI_LIST_MAX) return cli_misuse("%s: at most %d of them", name, CLI_LIST_MAX);
+    a->stops[a->n_stops++] = value;
+    return CLI_OK;
+}
+
+static int set_draft_max(cli_args *a, const option *o, const char *name, const char *value) {
+    if (a->command != CLI_BENCH) {
+        a->n_k = 1;
+        return set_int(a->k, o, name, value);
+    }
+    char *list = strdup(value), *rest = list, *word;
+    int rc = list ? CLI_OK : cli_failed("out of memory");
+    a->n_k = 0;
+    while (!rc && (word = strsep(&rest, ","))) {
+        long long v;
+        if (!read_int(word, &v) || v < 1 || v > TD_MAX_DRAFT)
+            rc = cli_misuse("%s takes numbers from 1 to %d with commas between them, not '%s'",
+                            name, TD_MAX_DRAFT, value);
+        else if (a->n_k == TD_MAX_DRAFT)
+            rc = cli_misuse("%s: at most %d lengths", name, TD_MAX_DRAFT);
+        else
+            a->k[a->n_k++] = (int)v;
+    }
+    free(list);
+    return rc;
+}
+
+static int set(cli_args *a, const option *o, const char *name, const char *value) {
+    void *field = (char *)a + o->offset;
+    switch (o->kind) {
+    case FLAG:
+    case FLAG_OFF:
+        *(bool *)field = o->kind == FLAG;
+        return CLI_OK;
+    case INT:
+        return set_int(field, o, name, value);
+    case REAL:
+        return set_real(field, o, name, value);
+    case TEXT:
+        *(const char **)field = value;
+        return CLI_OK;
+    case STOP:
+        return add_stop(a, name, value);
+    case BIAS:
+        return add_bias(a, name, value);
+    case SEED:
+        return set_seed(field, name, value);
+    case KV_TYPE:
+        if (strcmp(value, "f16") && strcmp(value, "f32"))
+            return cli_misuse("%s takes f16 or f32, not '%s'", name, value);
+        *(td_kv_type *)field = !strcmp(value, "f32") ? TD_KV_F32 : TD_KV_F16;
+        return CLI_OK;
+    case DRAFT_MAX:
+        return set_draft_max(a, o, name, value);
+    }
+    return CLI_OK;
+}
+
+/* ---- after the options ---- */
+
+static int hex(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Replaces *text by a copy with the escapes read; unknown ones stay as they are. */
+static int unescape(cli_args *a, const char **text) {
+    if (!*text || !strchr(*text, '\\')) return CLI_OK;
+    char *out = strdup(*text), *w = out;
+    if (!out) return cli_failed("out of memory");
+    a->owned[a->n_owned++] = out;
+    for (const char *p = *text; *p; p++) {
+        static const char from[] = "nrt\\\"'", to[] = "\n\r\t\\\"'";
+        const char *at = p[0] == '\\' && p[1] ? strchr(from, p[1]) : NULL;
+        if (at) {
+            *w++ = to[at - from];
+            p++;
+        } else if (p[0] == '\\' && p[1] == 'x' && hex(p[2]) >= 0 && hex(p[3]) >= 0) {
+            const int byte = hex(p[2]) * 16 + hex(p[3]);
+            if (!byte)
+                return cli_misuse(
+                    "\\x00 can't stand in an argument; put the text into a file (-f)");
+            *w++ = (char)byte;
+            p += 3;
+        } else {
+            *w++ = *p;
+        }
+    }
+    *w = 0;
+    *text = out;
+    return CLI_OK;
+}
+
+static int check_together(cli_args *a) {
+    const char *command = cli_command_name(a->command);
+    if (a->command == CLI_INSPECT) {
+        if (a->file && a->model) return cli_misuse("one file at a time: '%s' or -m", a->file);
+        if (!a->file) a->file = a->model;
+        if (!a->file) return cli_misuse("which file? 'tandem inspect model.gguf'");
+        return CLI_OK;
+    }
+    if (a->file)
+        return cli_misuse(
+            "unexpected argument '%s'; the prompt is given with -p or -f, the model with -m",
+            a->file);
+    if (!a->model)
+        return a->draft ? cli_misuse("-md needs a target as well: -m FILE")
+                        : cli_misuse("%s needs a model: -m FILE", command);
+    if (!!a->prompt + !!a->prompt_file + !!a->prompts_file > 1)
+        return cli_misuse("give one of -p, -f%s", a->command == CLI_BENCH ? " and --prompts" : "");
+    if (a->system && !a->chat) return cli_misuse("-sys needs --chat");
+    if (a->chat && a->no_special)
+        return cli_misuse(
+            "--chat is made of control tokens; it does not go with --no-parse-special");
+    if (a->command == CLI_RUN && a->n_k && a->k[0] && !a->draft && !a->no_draft)
+        return cli_misuse("-k needs a draft model: -md FILE");
+    if (a->command == CLI_BENCH && !a->draft)
+        return cli_misuse("bench compares with a draft model: -md FILE");
+    if (a->command == CLI_BENCH && a->n_predict < 1)
+        return cli_misuse("-n: bench needs at least one token to time");
+    if (a->json && !strcmp(a->json, "-"))
+        return cli_misuse("--json writes a file; standard output is for the %s",
+                          a->command == CLI_RUN ? "text" : "tables");
+    return CLI_OK;
+}
+
+static void set_defaults(cli_args *a, cli_command command) {
+    td_generate_options opt;
+    td_generate_defaults(&opt);
+    *a = (cli_args){.command = command, .n_ctx = -1, .sampling = opt.sampling};
+    a->sampling.seed = UINT64_MAX;
+    a->draft_max = opt.draft_max;
+    a->n_predict = command == CLI_BENCH ? CLI_BENCH_PREDICT : -1;
+    a->n_runs = CLI_BENCH_RUNS;
+    if (command == CLI_BENCH) a->sampling.temperature = 0;
+}
+
+int cli_parse(cli_args *a, cli_command command, int argc, char **argv) {
+    int rc;
+    bool only_files = false;
+    set_defaults(a, command);
+    for (int i = 0; i < argc; i++) {
+        const char *arg = argv[i];
+        if (!only_files && !strcmp(arg, "--")) {
+            only_files = true;
+            continue;
+        }
+        if (only_files || arg[0] != '-' || !arg[1]) {
+            if (a->file) return cli_misuse("unexpected argument '%s'", arg);
+            a->file = arg;
+            continue;
+        }
+        const size_t len = strcspn(arg, "=");
+        const option *o = find((unsigned)command, arg, len);
+        const char *value = arg[len] ? arg + len + 1 : NULL;
+        char name[32];
+        if (!o) {
+            if ((rc = unknown(a, arg, len))) return rc;
+            continue;
+        }
+        snprintf(name, sizeof name, "%.*s", (int)len, arg);
+        if (!o->arg && value) return cli_misuse("%s takes no value", name);
+        if (o->arg && !value) {
+            /* "-m -md draft.gguf" forgot a value; a text that is an option's name needs the '='
+             * form. */
+            if (i + 1 >= argc) return cli_misuse("%s needs a value: %s %s", name, name, o->arg);
+            value = argv[++i];
+            if (value[0] == '-' && find((unsigned)command, value, strlen(value)))
+                return cli_misuse(
+                    "%s needs a value, but the option %s follows; to mean it, write %s=%s", name,
+                    value, name, value);
+        }
+        if ((rc = set(a, o, name, value))) return rc;
+        if (a->help) return CLI_OK;
+    }
+    if (a->escape) {
+        if ((rc = unescape(a, &a->prompt)) || (rc = unescape(a, &a->system))) return rc;
+        for (int i = 0; i < a->n_stops; i++)
+            if ((rc = unescape(a, &a->stops[i]))) return rc;
+    }
+    return check_together(a);
+}
+
+void cli_args_free(cli_args *a) {
+    for (int i = 0; i < a->n_owned; i++)
+        free(a->owned[i]);
+    a->n_owned = 0;
+}

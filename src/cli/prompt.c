@@ -1,0 +1,58 @@
+/* The prompt: where it comes from, and its tokens. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+int cli_prompt_read(cli_prompt *p, const cli_args *a) {
+    if (a->prompt && strcmp(a->prompt, "-")) {
+        if (!(p->text = strdup(a->prompt))) return cli_failed("out of memory");
+        p->len = strlen(p->text);
+        return CLI_OK;
+    }
+    if (a->prompt_file && strcmp(a->prompt_file, "-"))
+        return cli_read_file(a->prompt_file, &p->text, &p->len);
+    if (!a->prompt && !a->prompt_file && isatty(0))
+        return cli_misuse("no prompt: give -p TEXT or -f FILE, or pipe it in");
+    return cli_read_stdin(&p->text, &p->len);
+}
+
+static int tokenize(cli_prompt *p, const td_model *m, const char *text, size_t len,
+                    bool add_special, bool parse_special) {
+    td_error err;
+    if (td_tokenize(m, text, len, add_special, parse_special, &p->tokens, &p->n, &err))
+        return cli_error(&err);
+    return CLI_OK;
+}
+
+int cli_prompt_encode(cli_prompt *p, const cli_args *a, const td_model *m) {
+    int rc;
+    if (a->chat) { /* the template holds all control tokens it wants: nothing is added */
+        char *text;
+        size_t len;
+        td_error err;
+        if (td_chat_wrap(m, a->system, p->text, p->len, &text, &len, &err)) return cli_error(&err);
+        rc = tokenize(p, m, text, len, false, true);
+        td_free(text);
+    } else {
+        rc = tokenize(p, m, p->text, p->len, true, !a->no_special);
+    }
+    if (rc || p->n) return rc;
+    const td_token bos = td_model_get_info(m)->bos;
+    if (bos < 0)
+        return cli_failed(
+            "the prompt is empty and this model has no token to begin a text with; give "
+            "it at least one character");
+    td_free(p->tokens);
+    if (!(p->tokens = malloc(sizeof *p->tokens))) return cli_failed("out of memory");
+    p->tokens[0] = bos;
+    p->n = 1;
+    return CLI_OK;
+}
+
+void cli_prompt_close(cli_prompt *p) {
+    free(p->text);
+    td_free(p->tokens);
+    *p = (cli_prompt){0};
+}
