@@ -64,8 +64,10 @@ static void cut(draft_model *d, int n) {
     if (d->n_committed > cache_len(d)) d->n_committed = cache_len(d);
 }
 
+/* Also the last token of the text, where a failed round left it read: its logits will be asked for
+ * again. */
 static void drop_proposal(draft_model *d) {
-    cut(d, d->n_committed);
+    cut(d, d->n_committed < d->n_text ? d->n_committed : d->n_text ? d->n_text - 1 : 0);
 }
 
 /* Reads tokens[0..n), n <= pass_rows, into the cache; logits of the last when wanted. */
