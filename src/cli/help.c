@@ -165,13 +165,12 @@ void cli_print_help(FILE *f) {
     for (int i = 0; i < N_COMMANDS; i++)
         fprintf(f, "  %-9s %s\n", commands[i].name, commands[i].summary);
     fprintf(f, "  %-9s %s\n", "help", "this text; 'tandem help COMMAND' for the options of one");
-    fprintf(f,
-            "\nExamples:\n"
-            "  tandem run -m target.gguf -md draft.gguf -p 'def quicksort(xs):' -n 200 --temp 0\n"
-            "  tandem run -m target.gguf --chat -p 'Why is the sky blue?'\n"
-            "  git diff | tandem run -m target.gguf -md draft.gguf --chat -p - --temp 0\n"
-            "  tandem bench -m target.gguf -md draft.gguf -k 2,4,8\n"
-            "  tandem inspect target.gguf\n\n");
+    fprintf(f, "\nExamples:\n"
+               "  tandem run -m target.gguf -md draft.gguf -p 'def quicksort(xs):' --temp 0\n"
+               "  tandem run -m target.gguf --chat -p 'Why is the sky blue?'\n"
+               "  git diff | tandem run -m target.gguf -md draft.gguf --chat -p - --temp 0\n"
+               "  tandem bench -m target.gguf -md draft.gguf -k 2,4,8\n"
+               "  tandem inspect target.gguf\n\n");
     wrap(f, "'tandem --version' prints the version and the instruction set in use.", 0, 0);
     wrap(f, environment, 0, 0);
     wrap(f, exit_codes, 0, 0);

@@ -44,7 +44,7 @@ static const option options[] = {
     {"Models", "-c --ctx-size", "N",
      "positions of the context; 0: as many as the model was trained for; default: the smaller of "
      "that and 4096 (bench: what the work needs)",
-     BOTH, INT, AT(n_ctx), 0, 1e9},
+     BOTH, INT, AT(n_ctx), 0, 1 << 28},
     {"Models", "-t --threads", "N", "threads; default: the cores this process may use", BOTH, INT,
      AT(n_threads), 1, 1024},
     {"Models", "--kv-type", "TYPE", "numbers in the KV cache, f16 or f32; default f16", BOTH,
