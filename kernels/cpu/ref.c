@@ -5,23 +5,39 @@
 
 typedef uint8_t block_lines[8][64];
 
-static void unpack(const panel_layout *l, td_type type, const uint8_t *group, int block, block_lines out) {
-    for (int g = 0; g < 8; g++)
-        for (int i = 0; i < 64; i++) {
-            unsigned v = 0, bits = 0;
-            if (l->q8 >= 0) v = group[l->q8 + 512 * block + 64 * g + i];
-            if (l->q4 >= 0) {
-                v = group[l->q4 + 256 * block + 64 * (g & 3) + i] >> (g & 4) & 15u;
-                bits = 4;
-            }
-            if (l->q2 >= 0) {
-                v |= (group[l->q2 + 128 * block + 64 * (g >> 2) + i] >> 2 * (g & 3) & 3u) << bits;
-                bits += 2;
-            }
-            if (l->q1 >= 0) v |= (group[l->q1 + 64 * block + i] >> g & 1u) << bits;
-            if (type == TD_TYPE_IQ4_NL || type == TD_TYPE_IQ4_XS) v = panel_iq4_values[v];
-            out[g][i] = (uint8_t)v;
-        }
+/* Plane by plane, in loops a compiler turns into vectors of whatever it has. */
+static void unpack(const panel_layout *l, td_type type, const uint8_t *group, int block,
+                   block_lines out) {
+    int bits = 0;
+    if (l->q8 >= 0) {
+        memcpy(out, group + l->q8 + 512 * block, sizeof(block_lines));
+        return;
+    }
+    memset(out, 0, sizeof(block_lines));
+    if (l->q4 >= 0) {
+        const uint8_t *p = group + l->q4 + 256 * block;
+        for (int g = 0; g < 4; g++, p += 64)
+            for (int i = 0; i < 64; i++)
+                out[g][i] = p[i] & 15, out[g + 4][i] = p[i] >> 4;
+        bits = 4;
+    }
+    if (l->q2 >= 0) {
+        const uint8_t *p = group + l->q2 + 128 * block;
+        for (int g = 0; g < 8; g++)
+            for (int i = 0; i < 64; i++)
+                out[g][i] |= (uint8_t)((p[64 * (g >> 2) + i] >> 2 * (g & 3) & 3) << bits);
+        bits += 2;
+    }
+    if (l->q1 >= 0) {
+        const uint8_t *p = group + l->q1 + 64 * block;
+        for (int g = 0; g < 8; g++)
+            for (int i = 0; i < 64; i++)
+                out[g][i] |= (uint8_t)((p[i] >> g & 1) << bits);
+    }
+    if (type == TD_TYPE_IQ4_NL || type == TD_TYPE_IQ4_XS)
+        for (int g = 0; g < 8; g++)
+            for (int i = 0; i < 64; i++)
+                out[g][i] = panel_iq4_values[out[g][i]];
 }
 
 /* Scales of one block: d[half][row], and m[half][row] (the minimum, with its sign). */
