@@ -105,7 +105,16 @@ td_code bench_compare(td_session *s, const bench_plan *plan, bench_case *cases,
     return rc;
 }
 
-enum { MAX_ROUNDS = 32, PASSES_A_ROUND = 5 };
+enum { MAX_ROUNDS = 32, PASSES_A_ROUND = 5, SWEEPS = 3 };
+
+/* The limit is what the machine can do, so the fastest of a few sweeps counts: on a busy machine a
+ * single one fell below what decoding itself read a moment later. */
+static double read_limit(bench_probe *probe) {
+    double best = 0;
+    for (int i = 0; i < SWEEPS; i++)
+        best = fmax(best, bench_probe_read(probe));
+    return best;
+}
 
 td_code bench_measure_passes(td_session *s, uint64_t step_bytes, bench_probe *probe, int n_rounds,
                              bench_passes *out, bool (*tick)(void *user, int done, int total),
@@ -121,11 +130,11 @@ td_code bench_measure_passes(td_session *s, uint64_t step_bytes, bench_probe *pr
             td_code rc;
             if (tick && !tick(user, r * out->n_widths + i, n_rounds * out->n_widths))
                 return td_fail(err, TD_E_CANCELLED, "stopped");
-            if (i == 0) reads[2 * r] = bench_probe_read(probe);
+            if (i == 0) reads[2 * r] = read_limit(probe);
             if ((rc =
                      td_measure_pass(s, out->n_context, out->m[i], PASSES_A_ROUND, &ms[i][r], err)))
                 return rc;
-            if (i == 0) reads[2 * r + 1] = bench_probe_read(probe);
+            if (i == 0) reads[2 * r + 1] = read_limit(probe);
             growth[i][r] = ms[i][r] / ms[0][r];
         }
         decode[r] = (double)step_bytes / ms[0][r] / 1e6;
