@@ -124,13 +124,14 @@ static int tokens_before(const run *r, int n, size_t at) {
     return n;
 }
 
-/* Takes token number n of the text. True: a stop; *n_keep tokens stay. */
-static bool take_token(run *r, td_token token, int n, int *n_keep) {
+/* Takes token number n of the text. Where it stops there, st.stop says why and *n_keep how many
+ * stay. */
+static void take_token(run *r, td_token token, int n, int *n_keep) {
     td_session *s = r->s;
     if (text_is_end(s->target_model->v, token)) {
         r->st.stop = TD_STOP_EOS;
         *n_keep = n;
-        return true;
+        return;
     }
     size_t len, n_ready = 0, at = 0;
     text_token_bytes(s->target_model->v, token, false, &len);
@@ -145,14 +146,10 @@ static bool take_token(run *r, td_token token, int n, int *n_keep) {
     if (found) {
         r->st.stop = TD_STOP_STRING;
         *n_keep = tokens_before(r, n + 1, at);
-        return true;
-    }
-    if (!go_on) {
+    } else if (!go_on) {
         r->st.stop = TD_STOP_CANCELLED;
         *n_keep = n + 1;
-        return true;
     }
-    return false;
 }
 
 /* What waited for a stop string that did not come. A character that the last token left unfinished
@@ -166,25 +163,44 @@ static void finish_text(run *r) {
 
 /* ---- rounds ---- */
 
-/* Counts a round of which n tokens stay. `before`: generated tokens before it. */
-static void count_round(run *r, const spec_round *round, int before, int n) {
+/* Counts a round that began behind `before` generated tokens, with n_new tokens taken from it. */
+static void count_round(run *r, const spec_round *round, int before, int n_new) {
     td_stats *st = &r->st;
     const uint64_t now = td_now_ns();
-    const int n_accepted = round->n_accepted < n ? round->n_accepted : n;
     st->rounds++;
     st->drafted += round->n_drafted;
-    st->accepted += n_accepted;
     for (int i = 0; i < round->n_drafted; i++)
         st->drafted_per_pos[i]++;
-    for (int i = 0; i < n_accepted; i++)
-        st->accepted_per_pos[i]++;
     r->draft_ns += round->draft_ns, r->verify_ns += round->verify_ns;
     r->sample_ns += round->sample_ns;
-    if (!before && n) st->ttft_ms = ms_of(now - r->begin);
-    for (int i = before ? 0 : 1; i < n;
-         i++) /* nothing lies before the first token but the prompt */
-        r->s->gaps_ms[r->n_gaps++] = ms_of(now - r->last) / n;
+    if (!before && n_new) st->ttft_ms = ms_of(now - r->begin);
+    for (int i = 0; i < n_new; i++) {
+        r->s->origin[before + i] = (uint8_t)(i < round->n_accepted ? i + 1 : 0);
+        if (i < round->n_accepted) {
+            st->accepted++;
+            st->accepted_per_pos[i]++;
+        }
+        /* Nothing lies before the first token but the prompt. */
+        if (before + i) r->s->gaps_ms[r->n_gaps++] = ms_of(now - r->last) / n_new;
+    }
+    st->decode_tokens = before + n_new;
     r->last = now;
+}
+
+/* Keeps n tokens; a stop string may have begun in a round gone by. */
+static td_code cut(run *r, int n) {
+    td_stats *st = &r->st;
+    while (st->decode_tokens > n) {
+        const int i = --st->decode_tokens, at = r->s->origin[i];
+        if (i) r->n_gaps--;
+        if (!at) continue;
+        st->accepted--;
+        st->accepted_per_pos[at - 1]--;
+    }
+    lib_session_lock(r->s);
+    td_code rc = spec_cut(r->s->s, r->n_prompt + n, r->err);
+    lib_session_unlock(r->s);
+    return rc;
 }
 
 /* One round and its text; sets st.stop when it is the last. */
@@ -197,21 +213,15 @@ static td_code do_round(run *r) {
     td_code rc = spec_step(s->s, limit < 0 ? 0 : limit - before, &round, r->err);
     lib_session_unlock(s);
     if (rc) return rc;
-    int n_keep = before;
-    for (int i = 0; i < round.n_tokens; i++) {
-        if (take_token(r, round.tokens[i], before + i, &n_keep)) break;
-        n_keep = before + i + 1;
+    int n_new = 0, n_keep = 0;
+    while (n_new < round.n_tokens && !st->stop) {
+        take_token(r, round.tokens[n_new], before + n_new, &n_keep);
+        n_new++;
     }
     if (s->bytes.failed || s->held.failed)
         return td_fail(r->err, TD_E_MEMORY, "out of memory for the text of a token");
-    st->decode_tokens = n_keep;
-    count_round(r, &round, before, n_keep > before ? n_keep - before : 0);
-    if (st->stop) {
-        lib_session_lock(s);
-        rc = spec_cut(s->s, r->n_prompt + n_keep, r->err);
-        lib_session_unlock(s);
-    }
-    return rc;
+    count_round(r, &round, before, n_new);
+    return st->stop ? cut(r, n_keep) : TD_OK;
 }
 
 static td_code decode(run *r) {

@@ -47,8 +47,10 @@ struct td_session {
     verify_bias *bias; /* the user's and those of ignore_eos; owns */
     size_t bias_cap;
     /* Of the call at hand; sized at open, so that the token loop allocates nothing. */
-    double *gaps_ms;    /* (n_ctx + 1) between tokens */
-    size_t *begins;     /* (n_ctx + 1) where the bytes of each generated token begin */
+    double *gaps_ms; /* (n_ctx + 1) between tokens */
+    size_t *begins;  /* (n_ctx + 1) where the bytes of each generated token begin */
+    uint8_t *origin; /* (n_ctx + 1) place in the proposal it was accepted from, counted from 1; 0:
+                        the target's own */
     td_buf bytes, held; /* of one token; waiting for a stop string */
 };
 

@@ -80,7 +80,8 @@ td_code td_session_open(td_session **out, td_model *verifier, td_model *drafter,
         goto fail;
     if ((rc = spec_open(&s->s, s->t, s->d, s->draft_max, err))) goto fail;
     if (!(s->gaps_ms = td_calloc((size_t)s->n_ctx + 1, sizeof *s->gaps_ms)) ||
-        !(s->begins = td_calloc((size_t)s->n_ctx + 1, sizeof *s->begins))) {
+        !(s->begins = td_calloc((size_t)s->n_ctx + 1, sizeof *s->begins)) ||
+        !(s->origin = td_calloc((size_t)s->n_ctx + 1, sizeof *s->origin))) {
         rc = td_fail(err, TD_E_MEMORY, "out of memory for a context of %d positions", s->n_ctx);
         goto fail;
     }
@@ -102,6 +103,7 @@ void td_session_close(td_session **session_ptr) {
     free(s->bias);
     free(s->gaps_ms);
     free(s->begins);
+    free(s->origin);
     free(s);
     *session_ptr = NULL;
 }
