@@ -1,4 +1,4 @@
-/* Generates text from a prompt, with a draft model if one is named:
+/* Text from a prompt, with a draft model if one is named. Built against an installed libtandem:
  *     cc generate.c $(pkg-config --cflags --libs tandem) -o generate
  *     ./generate "def quicksort(a):" target.gguf [draft.gguf] */
 #include <stdio.h>
@@ -6,8 +6,7 @@
 #include <tandem.h>
 
 static bool print(void *user, const char *text, size_t len) {
-    (void)user;
-    return fwrite(text, 1, len, stdout) == len && !fflush(stdout);
+    return fwrite(text, 1, len, user) == len && !fflush(user);
 }
 
 int main(int argc, char **argv) {
@@ -17,12 +16,12 @@ int main(int argc, char **argv) {
     td_session *session = NULL;
     td_token *tokens = NULL;
     size_t n;
+    td_stats stats;
     td_generate_options opt;
     td_generate_defaults(&opt);
     opt.sampling.temperature = 0; /* greedy: the same text with and without a draft */
     opt.n_predict = 64;
-    opt.on_text = print;
-    td_stats stats;
+    opt.on_text = print, opt.user = stdout;
     const bool failed =
         td_model_open(&target, argv[2], NULL, &err) ||
         (argc > 3 && td_model_open(&draft, argv[3], NULL, &err)) ||
@@ -32,9 +31,7 @@ int main(int argc, char **argv) {
     if (failed)
         fprintf(stderr, "generate: %s\n", err.msg);
     else
-        fprintf(stderr, "\n%d tokens in %d passes, %.1f tokens a second (stop: %s)\n",
-                stats.decode_tokens, stats.rounds, 1e3 * stats.decode_tokens / stats.decode_ms,
-                td_stop_reason_name(stats.stop));
+        fprintf(stderr, "\n%d tokens in %d passes\n", stats.decode_tokens, stats.rounds);
     td_free(tokens);
     td_session_close(&session);
     td_model_close(&draft);
