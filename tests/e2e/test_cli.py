@@ -408,6 +408,7 @@ def test_man_page_and_help_list_the_same_options():
     in_help = set().union(*(listed(c) for c in COMMANDS))
     assert in_help - in_page == set() and in_page - in_help == set()
     assert len(in_help) > 50
+    assert f'"{tandem("--version").stdout.decode().rsplit(" ", 1)[0]}"' in page  # its head names the version
 
 
 def test_version():
