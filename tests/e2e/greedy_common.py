@@ -60,9 +60,9 @@ QUANTS = {Q.Q4_0: (18, 2, 18), Q.Q4_1: (20, 4, 20), Q.Q5_0: (22, 6, 22), Q.Q5_1:
           Q.Q8_0: (34, 2, 34), Q.Q4_K: (144, 16, 144), Q.Q5_K: (176, 48, 176), Q.Q6_K: (210, 0, 192)}
 
 
-def spoiled(path, to, share=0.25):
+def spoiled(path, to, share=0.04):
     """A copy of a model whose attention outputs have some of their quants inverted: the same vocabulary and
-    another mind, as a draft that is often, but not always, wrong."""
+    another mind, as a draft that is right about one time in three."""
     with open(path, "rb") as f:
         data = bytearray(f.read())
     rng = np.random.default_rng(1)
