@@ -104,8 +104,12 @@ static bool count_pages(kv_group groups[KV_MAX_GROUPS], const kv_config *c, int 
         g->n_pages = 0, g->mem_bytes = 0;
         if (!g->n_layers) continue;
         g->n_pages = (int)(i == KV_WINDOWED ? windowed : full);
+        /* the tables count, too: they are written in full at open */
+        const size_t tables =
+            (size_t)c->max_seqs * (size_t)kv_pages_of(n_ctx) * sizeof *g->tables +
+            (size_t)g->n_pages * (sizeof *g->ref + sizeof *g->free_pages + sizeof *g->n_seen);
         if (!td_mul(&g->mem_bytes, g->page_bytes, (size_t)g->n_pages) ||
-            !td_add(bytes, *bytes, g->mem_bytes))
+            !td_add(bytes, *bytes, g->mem_bytes) || !td_add(bytes, *bytes, tables))
             return false;
     }
     return true;

@@ -331,6 +331,10 @@ static void test_too_large_for_memory(void **state) {
     assert_true(cfg.n_ctx > 0);
     assert_int_equal(kv_open(&kv, &cfg, &err), TD_OK);
     kv_close(kv);
+    const kv_layer narrow = {1, 1, 1, 8}; /* little in the pages, terabytes of page tables */
+    cfg = (kv_config){
+        .n_layers = 1, .layers = &narrow, .n_ctx = 1 << 28, .max_seqs = 1 << 16, .max_rows = 8};
+    assert_int_equal(kv_open(&kv, &cfg, &err), TD_E_TOO_BIG);
     const kv_layer absurd[2] = {{1 << 16, 1 << 16, 1 << 16, 0}, {1 << 16, 1 << 16, 1 << 16, 7}};
     cfg = (kv_config){.n_layers = 2,
                       .layers = absurd,
