@@ -5,9 +5,9 @@
  *
  * - \s in PCRE2's UCP mode takes U+180E for a space, Unicode and Oniguruma do not. So white space
  * is spelled out (WS).
- * - DeepSeek LLM's `\s+$` would be tried at every space of a long run and walk the rest of it each
- * time. A lookbehind lets it begin at the first space of a run alone, where it would have matched
- * anyway.
+ * - DeepSeek LLM's `\s+$` is tried at every space of a long run and walks the rest of it each time
+ *   (PCRE2's JIT remembers that it failed, its interpreter does not). A lookbehind lets it begin at
+ *   the first space of a run alone, where it would have matched anyway.
  *
  * None of the others walks a run more than a fixed number of times: a lookahead after `\s+` gives
  * back one character, and `\s*[\r\n]+` that finds no newline is followed by an alternative that

@@ -9,8 +9,8 @@
  *
  * `tokenize_tool info MODEL` prints names, ids and the ends of text, one "key value" a line.
  *
- * `tokenize_tool chat MODEL [SYSTEM]` wraps standard input as a user message, after that system
- * message. */
+ * `tokenize_tool chat MODEL` reads the same kind of records: with flag 1 a system message for the
+ * record that follows, else a user message, for which (u32 length, wrapped bytes) comes back. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -87,23 +87,36 @@ static int info(const text_vocab *v) {
     return 0;
 }
 
-static int chat(const text_vocab *v, const char *system) {
+static int chat(const text_vocab *v) {
     td_error err = {0};
-    td_buf user = {0}, out = {0};
-    char piece[4096];
-    for (size_t n; (n = fread(piece, 1, sizeof piece, stdin));)
-        td_buf_append(&user, piece, n);
-    int rc = text_chat_wrap(v, system, user.data ? user.data : "", user.len, &out, &err)
-                 ? fail(&err)
-                 : 0;
-    if (!rc) fwrite(out.data, 1, out.len, stdout);
-    td_buf_free(&user);
+    td_buf text = {0}, system = {0}, out = {0};
+    uint32_t head[2];
+    bool has_system = false;
+    int rc = 0;
+    while (!rc && read_record(head, &text)) {
+        if (head[0] & 1) {
+            system.len = 0;
+            td_buf_append(&system, text.data, text.len);
+            has_system = true;
+            continue;
+        }
+        out.len = 0;
+        if (text_chat_wrap(v, has_system ? system.data : NULL, text.data, text.len, &out, &err))
+            rc = fail(&err);
+        has_system = false;
+        uint32_t len = (uint32_t)out.len;
+        if (rc) break;
+        fwrite(&len, sizeof len, 1, stdout);
+        fwrite(out.data, 1, out.len, stdout);
+    }
+    td_buf_free(&text);
+    td_buf_free(&system);
     td_buf_free(&out);
     return rc;
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) return 2;
+    if (argc != 3) return 2;
     td_error err = {0};
     gguf_file *f = NULL;
     text_vocab *v = NULL;
@@ -120,7 +133,7 @@ int main(int argc, char **argv) {
         rc = encode(v, true);
     }
     if (!strcmp(argv[1], "info")) rc = info(v);
-    if (!strcmp(argv[1], "chat")) rc = chat(v, argc > 3 ? argv[3] : NULL);
+    if (!strcmp(argv[1], "chat")) rc = chat(v);
     text_vocab_close(v);
     return rc;
 }
