@@ -87,15 +87,16 @@ make_venv() {
 }
 
 # Configures FOLDER once (again when arguments or the checkout's place changed) and builds TARGETs, or everything.
+# A folder that somebody configured by hand stays as it is.
 build() { # FOLDER "MESON ARGUMENTS" TARGET...
-    local folder=$ROOT/$1 arguments=$2
+    local folder=$ROOT/${1:?} arguments=$2
     shift 2
-    local stamp="$ROOT ${CC:-} $arguments" reset=()
-    if [ ! -e "$folder/build.ninja" ] || [ "$(cat "$folder/configured.txt" 2>/dev/null)" != "$stamp" ]; then
-        if [ -d "$folder/meson-private" ]; then reset=(--wipe); fi
+    local stamp="$ROOT ${CC:-} $arguments"
+    if [ ! -e "$folder/build.ninja" ] || { [ -e "$folder/configured.txt" ] && [ "$(cat "$folder/configured.txt")" != "$stamp" ]; }; then
+        rm -rf "$folder"
         mkdir -p "$folder"
         # shellcheck disable=SC2086 # the arguments are words of ours
-        quietly "$folder/configure.log" meson setup "${reset[@]}" $arguments "$folder" "$ROOT" || return 1
+        quietly "$folder/configure.log" meson setup $arguments "$folder" "$ROOT" || return 1
         printf '%s\n' "$stamp" >"$folder/configured.txt"
     fi
     quietly "$folder/build.log" ninja -C "$folder" "$@"

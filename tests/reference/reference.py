@@ -43,6 +43,11 @@ class Model:
         self.rope_base = self.meta("rope.freq_base", 10000.0)
         self.rope_dim = self.meta("rope.dimension_count", self.head_dim)
         self.rope_factor = 1.0
+        # Gemma 3: five local layers to a global one. Local ones see `window` positions, themselves included, and have
+        # their own RoPE base, which files lack.
+        self.period = 6 if self.arch == "gemma3" else 0
+        self.window = self.meta("attention.sliding_window", 0) if self.period else 0
+        self.local_base = 10000.0
         scaling = self.meta("rope.scaling.type", "none")
         if scaling == "linear":
             self.rope_factor = self.meta("rope.scaling.factor")
@@ -126,9 +131,8 @@ def layer(m, il, x, starts):
     norm = lambda y, what: rms_norm(y, m.weight(name + what + ".weight"), m.eps)
 
     base, factor, window = m.rope_base, m.rope_factor, 0
-    if gemma and (il + 1) % 6 != 0:
-        # Five local layers to a global one; local ones have their own base and are never scaled.
-        base, factor, window = 10000.0, 1.0, m.meta("attention.sliding_window", 0)
+    if m.period and (il + 1) % m.period != 0:
+        base, factor, window = m.local_base, 1.0, m.window  # local layers' positions are never scaled
     scale = m.head_dim ** -0.5
     if gemma and m.n_layer == 62:
         scale = (m.n_embd / m.n_head) ** -0.5  # the 27B alone scales by its width, not its head size
@@ -157,9 +161,10 @@ def layer(m, il, x, starts):
     return x + (norm(h, "post_ffw_norm") if gemma else h)
 
 
-def forward(path, sequences):
-    """The normed hidden states before the unembedding, one (n, n_embd) array a sequence."""
-    m = Model(path)
+def forward(path, sequences, m=None):
+    """The normed hidden states before the unembedding, one (n, n_embd) array a sequence.
+    m: the model, where a test has changed a constant of it."""
+    m = m or Model(path)
     ids = np.concatenate([np.asarray(s, dtype=np.int64) for s in sequences])
     starts = np.cumsum([0] + [len(s) for s in sequences])
     x = m.weight("token_embd.weight", ids)
