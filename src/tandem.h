@@ -185,18 +185,21 @@ TD_API const char *td_stop_reason_name(td_stop_reason r); /* "eos", "stop", "len
 typedef struct td_generate_options {
     td_sampling sampling;
     int n_predict;             /* tokens at most; -1: until the context is full */
-    int draft_max;             /* tokens drafted a round; 0: no speculation; <= the session's draft_max */
+    int draft_max;             /* tokens drafted a round; 0: no speculation; <= the session's draft_max. Without a
+                                  draft model nothing is drafted */
     bool ignore_eos;           /* end tokens are never chosen: their logits become -inf in the target and in the draft */
     const char *const *stops;  /* n_stops strings that end the text, also across tokens */
     int n_stops;
     /* Text as it becomes certain: whole UTF-8 characters, never anything of a stop string, nothing past a stop.
-     * Return false to stop. NULL: no text wanted. */
+     * A character that the last token leaves unfinished is not text. Return false to stop. NULL: no text
+     * wanted. */
     bool (*on_text)(void *user, const char *text, size_t len);
     /* Prompt tokens processed so far, during a long prefill. NULL: nobody asks. */
     void (*on_prefill)(void *user, int done, int total);
     void *user;
 } td_generate_options;
 
+/* Sampling as llama.cpp's defaults have it, with a random seed; no token limit, drafts of 3 tokens. */
 TD_API void td_generate_defaults(td_generate_options *opt);
 
 enum { TD_MAX_DRAFT = 64 };
@@ -207,7 +210,8 @@ typedef struct td_stats {
     int prefill_tokens;      /* prompt tokens computed; the rest were still cached from the call before */
     double prefill_ms;       /* target and draft */
     double ttft_ms;          /* call to first token */
-    int decode_tokens;       /* tokens generated, the stop token not among them */
+    int decode_tokens;       /* tokens generated, the stop token not among them; before a stop string: those whose
+                                text begins before it */
     double decode_ms;        /* from the end of the prefill to the last token */
     double itl_ms_p50, itl_ms_p95; /* between tokens as a reader sees them: tokens of one round share its time */
     int64_t drafted, accepted; /* accepted: drafted tokens that were committed */
