@@ -256,7 +256,6 @@ td_code td_generate(td_session *s, const td_token *prompt, size_t n_prompt,
                     const td_generate_options *opt, td_stats *stats, td_error *err) {
     spec_params params;
     td_code rc;
-    atomic_store(&s->cancelled, 0);
     if ((rc = lib_check_prompt(s, n_prompt, err)) || (rc = check_options(s, opt, err)) ||
         (rc = make_params(s, opt, &params, err)))
         return rc;
@@ -277,6 +276,7 @@ td_code td_generate(td_session *s, const td_token *prompt, size_t n_prompt,
     } else if (!rc) {
         rc = decode(&r);
     }
+    atomic_store(&s->cancelled, 0); /* answered; one that comes before a call waits for it */
     if (rc) return rc;
     finish_text(&r);
     finish_stats(&r, stats);

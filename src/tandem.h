@@ -147,8 +147,8 @@ TD_API td_code td_session_open(td_session **out, td_model *target, td_model *dra
 TD_API void td_session_close(td_session **s);
 TD_API int td_session_n_ctx(const td_session *s);
 TD_API uint64_t td_session_kv_bytes(const td_session *s, bool draft); /* mapped for that cache; 0: none */
-/* Asks a running td_generate of this session to stop after the current step. Safe from a signal handler and
- * from other threads. */
+/* Asks the running td_generate of this session to stop after the current step; where none runs, the next one
+ * stops before its first token. Safe from a signal handler and from other threads. */
 TD_API void td_session_cancel(td_session *s);
 
 typedef struct td_logit_bias {

@@ -343,6 +343,25 @@ static void cancelled_prefill(void **state) {
     close_fixture(&x);
 }
 
+static void cancelled_before_the_call(void **state) {
+    (void)state;
+    fixture x;
+    open_fixture(&x);
+    td_token prompt[20];
+    tiny_text(prompt, 20, 40, 7);
+    td_generate_options opt = greedy(4, 10, NULL);
+    opt.on_text = NULL;
+    td_stats st;
+    td_error err = {0};
+    td_session_cancel(x.s);
+    assert_int_equal(td_generate(x.s, prompt, 20, &opt, &st, &err), TD_OK);
+    assert_int_equal(st.stop, TD_STOP_CANCELLED);
+    assert_int_equal(st.decode_tokens, 0);
+    assert_int_equal(td_generate(x.s, prompt, 20, &opt, &st, &err), TD_OK);
+    assert_int_equal(st.decode_tokens, 10);
+    close_fixture(&x);
+}
+
 static void sampled_with_a_seed(void **state) {
     (void)state;
     fixture x;
@@ -503,6 +522,7 @@ int main(void) {
         cmocka_unit_test(full_context),
         cmocka_unit_test(callback_stops),
         cmocka_unit_test(cancelled_prefill),
+        cmocka_unit_test(cancelled_before_the_call),
         cmocka_unit_test(sampled_with_a_seed),
         cmocka_unit_test(times_add_up),
         cmocka_unit_test(refusals),
