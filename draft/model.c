@@ -1,12 +1,12 @@
 /* A small model proposes a chain, token by token: k passes for k tokens, the last of which it never
  * reads itself.
  *
- * Its cache holds a prefix of the committed text, never the last token. `held` remembers which
- * tokens, so that a new text can keep what is common. In a round (text of n tokens): propose  reads
- * what the cache lacks of the text (one token, two after a round that accepted all), then each
- *            token drawn but the last: x1 .. x(k-1) lie in the cache, behind position n - 1, not
- * yet committed observe  keeps as many of them as were accepted; the rest is gone What was not
- * observed (the round failed) is dropped by the next call of any kind.
+ * Its cache holds a prefix of the committed text, never the last token. `held` remembers which tokens, so
+ * that a new text can keep what is common. In a round (text of n tokens)
+ *   propose reads what the cache lacks of the text (one token, two after a round that accepted all), then
+ *   each token drawn but the last: x1 .. x(k-1) lie in the cache behind the text, not yet committed;
+ *   observe keeps as many of them as were accepted; the rest is gone.
+ * What was not observed (the round failed) is dropped by the next call of any kind.
  *
  * q is what the token was drawn from: the user's whole sampler over the draft's logits, so that the
  * target's p and q differ only by what the models know. Sampling from q as the user shapes it is a
