@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -60,6 +61,12 @@ static int prepare(run *r, const cli_args *a, int draft_max) {
     return CLI_OK;
 }
 
+/* Whether standard output and standard error are the same terminal, file or pipe. */
+static bool one_place(void) {
+    struct stat out, err;
+    return !fstat(1, &out) && !fstat(2, &err) && out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+}
+
 static int generate(run *r, const cli_args *a, int draft_max, td_stats *stats) {
     td_generate_options opt;
     td_error err;
@@ -72,8 +79,9 @@ static int generate(run *r, const cli_args *a, int draft_max, td_stats *stats) {
     const td_code rc = td_generate(r->session, r->prompt.tokens, r->prompt.n, &opt, stats, &err);
     cli_stop_session(NULL);
     cli_progress_end();
-    /* On a terminal the meters begin on a line of their own; the text itself stays as it is. */
-    if (r->began && r->last != '\n' && isatty(1) && isatty(2)) fputc('\n', stderr);
+    /* Where both streams end in one place, the meters begin on a line of their own; the text itself stays as
+     * it is. */
+    if (r->began && r->last != '\n' && one_place()) fputc('\n', stderr);
     if (r->write_error)
         return cli_failed("standard output can't be written: %s", strerror(r->write_error));
     return rc ? cli_error(&err) : CLI_OK;
