@@ -11,9 +11,11 @@ beside them, and to be right; it is slow, and only its memory is watched (one te
 
 As a module: `tokenizer(path)`, `hidden(path, [ids, ...])`, `log_probs(path, hidden)`.
 """
+import functools
 import hashlib
 import os
 import sys
+import unittest.mock
 
 import numpy as np
 from gguf import GGUFReader
@@ -24,13 +26,21 @@ from gguf.quants import dequantize
 BLOCK_ROWS = 16384
 
 
+@functools.lru_cache(maxsize=1)
+def read_file(path):
+    """The reader and the tensors by name, kept for the next call: vocabularies are lists of 100,000 small arrays."""
+    # Slices of a memmap are memmaps, each three times the work of a plain array's: the reader gets the plain view.
+    with unittest.mock.patch.object(np, "memmap", lambda *a, map=np.memmap, **k: np.asarray(map(*a, **k))):
+        reader = GGUFReader(path)
+    return reader, {t.name: t for t in reader.tensors}
+
+
 class Model:
     """A GGUF file seen as metadata and named float64 matrices."""
 
     def __init__(self, path):
         self.path = path
-        self.reader = GGUFReader(path)
-        self.tensors = {t.name: t for t in self.reader.tensors}
+        self.reader, self.tensors = read_file(os.fspath(path))
         self.arch = self.field("general.architecture")
         if self.arch not in ("llama", "qwen2", "qwen3", "gemma3"):
             raise ValueError(f"{path}: the reference knows no architecture '{self.arch}'")
