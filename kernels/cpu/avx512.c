@@ -11,7 +11,7 @@
 
 #include <immintrin.h>
 
-enum { MAX_ROWS = 12, PREFETCH_BYTES = 2304 };
+enum { MAX_ROWS = 12, PREFETCH_BYTES = 4096 };
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")

@@ -90,8 +90,8 @@ static void multiply(const pass *p, int n_rows, int n_in, product_job *j) {
         n_panels += j->parts[i].lin->w.n_panels;
     /* Some 16 pieces a thread: the last ones even out what a busy core lost. Long pieces keep the
      * stream of weights unbroken, so never fewer panels than that gives. */
-    int step = n_panels / (16 * p->w->n_threads);
-    step = step < 1 ? 1 : step > 64 ? 64 : step;
+    int step = n_panels / (8 * p->w->n_threads);
+    step = step < 1 ? 1 : step > 256 ? 256 : step;
     td_split_init(&j->split, n_panels, step);
     td_pool_run(p->m->pool, run_products, j);
 }
