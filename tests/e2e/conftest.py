@@ -1,0 +1,8 @@
+"""What holds for all end-to-end tests."""
+
+import signal
+
+# A shell that starts something in the background without job control makes it ignore Ctrl-C, and that is inherited: by
+# this process and by every program under test, whose answer to Ctrl-C the tests ask for.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
