@@ -195,45 +195,25 @@ INLINE void gemm_rows(td_type t, int nr, const kern_mat *mat, int panel, const k
     }
 }
 
-#define GEMM(name, t) \
-    static void gemm_##name(const kern_mat *w, int begin, int end, const kern_acts *a, float *y, \
+#define GEMM(t) \
+    static void gemm_##t(const kern_mat *w, int begin, int end, const kern_acts *a, float *y, \
                             size_t y_stride) { \
         for (int p = begin; p < end; p++) \
             for (int first = 0; first < a->n_rows; first += MAX_ROWS) \
                 switch (a->n_rows - first) { \
-                case 1: gemm_rows(t, 1, w, p, a, first, y, y_stride); break; \
-                case 2: gemm_rows(t, 2, w, p, a, first, y, y_stride); break; \
-                case 3: gemm_rows(t, 3, w, p, a, first, y, y_stride); break; \
-                default: gemm_rows(t, 4, w, p, a, first, y, y_stride); \
+                case 1: gemm_rows(TD_TYPE_##t, 1, w, p, a, first, y, y_stride); break; \
+                case 2: gemm_rows(TD_TYPE_##t, 2, w, p, a, first, y, y_stride); break; \
+                case 3: gemm_rows(TD_TYPE_##t, 3, w, p, a, first, y, y_stride); break; \
+                default: gemm_rows(TD_TYPE_##t, 4, w, p, a, first, y, y_stride); \
                 } \
     }
 
-GEMM(q4_0, TD_TYPE_Q4_0)
-GEMM(q4_1, TD_TYPE_Q4_1)
-GEMM(q5_0, TD_TYPE_Q5_0)
-GEMM(q5_1, TD_TYPE_Q5_1)
-GEMM(q8_0, TD_TYPE_Q8_0)
-GEMM(q2_k, TD_TYPE_Q2_K)
-GEMM(q3_k, TD_TYPE_Q3_K)
-GEMM(q4_k, TD_TYPE_Q4_K)
-GEMM(q5_k, TD_TYPE_Q5_K)
-GEMM(q6_k, TD_TYPE_Q6_K)
-GEMM(iq4_nl, TD_TYPE_IQ4_NL)
-GEMM(iq4_xs, TD_TYPE_IQ4_XS)
+PANEL_TYPES(GEMM)
 
 void kern_init_avx2(kern_table *k) {
     k->level = "avx2";
     kern_init_float(k);
-    k->gemm[TD_TYPE_Q4_0] = gemm_q4_0;
-    k->gemm[TD_TYPE_Q4_1] = gemm_q4_1;
-    k->gemm[TD_TYPE_Q5_0] = gemm_q5_0;
-    k->gemm[TD_TYPE_Q5_1] = gemm_q5_1;
-    k->gemm[TD_TYPE_Q8_0] = gemm_q8_0;
-    k->gemm[TD_TYPE_Q2_K] = gemm_q2_k;
-    k->gemm[TD_TYPE_Q3_K] = gemm_q3_k;
-    k->gemm[TD_TYPE_Q4_K] = gemm_q4_k;
-    k->gemm[TD_TYPE_Q5_K] = gemm_q5_k;
-    k->gemm[TD_TYPE_Q6_K] = gemm_q6_k;
-    k->gemm[TD_TYPE_IQ4_NL] = gemm_iq4_nl;
-    k->gemm[TD_TYPE_IQ4_XS] = gemm_iq4_xs;
+#define SET(t) k->gemm[TD_TYPE_##t] = gemm_##t;
+    PANEL_TYPES(SET)
+#undef SET
 }

@@ -264,8 +264,8 @@ INLINE void gemm_rows(td_type t, int nr, const kern_mat *mat, int begin, int end
 /* Even parts of at most MAX_ROWS rows; a few panels at a time, so that they stay in the cache for every part. */
 #define PART(t, nr) \
     case nr: gemm_rows(t, nr, w, p, e, a, first, y, y_stride); break;
-#define GEMM(name, t) \
-    static void gemm_##name(const kern_mat *w, int begin, int end, const kern_acts *a, float *y, \
+#define GEMM(t) \
+    static void gemm_##t(const kern_mat *w, int begin, int end, const kern_acts *a, float *y, \
                             size_t y_stride) { \
         const int parts = (a->n_rows + MAX_ROWS - 1) / MAX_ROWS; \
         const int step = parts > 1 ? 1 : end - begin; \
@@ -274,40 +274,20 @@ INLINE void gemm_rows(td_type t, int nr, const kern_mat *mat, int begin, int end
             for (int i = 0, first = 0; i < parts; i++) { \
                 const int n = (a->n_rows - first) / (parts - i); \
                 switch (n) { \
-                    PART(t, 1) PART(t, 2) PART(t, 3) PART(t, 4) PART(t, 5) PART(t, 6) PART(t, 7) \
-                    PART(t, 8) PART(t, 9) PART(t, 10) PART(t, 11) PART(t, 12) \
+                    PART(TD_TYPE_##t, 1) PART(TD_TYPE_##t, 2) PART(TD_TYPE_##t, 3) PART(TD_TYPE_##t, 4) PART(TD_TYPE_##t, 5) PART(TD_TYPE_##t, 6) PART(TD_TYPE_##t, 7) \
+                    PART(TD_TYPE_##t, 8) PART(TD_TYPE_##t, 9) PART(TD_TYPE_##t, 10) PART(TD_TYPE_##t, 11) PART(TD_TYPE_##t, 12) \
                 } \
                 first += n; \
             } \
         } \
     }
 
-GEMM(q4_0, TD_TYPE_Q4_0)
-GEMM(q4_1, TD_TYPE_Q4_1)
-GEMM(q5_0, TD_TYPE_Q5_0)
-GEMM(q5_1, TD_TYPE_Q5_1)
-GEMM(q8_0, TD_TYPE_Q8_0)
-GEMM(q2_k, TD_TYPE_Q2_K)
-GEMM(q3_k, TD_TYPE_Q3_K)
-GEMM(q4_k, TD_TYPE_Q4_K)
-GEMM(q5_k, TD_TYPE_Q5_K)
-GEMM(q6_k, TD_TYPE_Q6_K)
-GEMM(iq4_nl, TD_TYPE_IQ4_NL)
-GEMM(iq4_xs, TD_TYPE_IQ4_XS)
+PANEL_TYPES(GEMM)
 
 void kern_init_avx512(kern_table *k) {
     k->level = "avx512";
     kern_init_float(k);
-    k->gemm[TD_TYPE_Q4_0] = gemm_q4_0;
-    k->gemm[TD_TYPE_Q4_1] = gemm_q4_1;
-    k->gemm[TD_TYPE_Q5_0] = gemm_q5_0;
-    k->gemm[TD_TYPE_Q5_1] = gemm_q5_1;
-    k->gemm[TD_TYPE_Q8_0] = gemm_q8_0;
-    k->gemm[TD_TYPE_Q2_K] = gemm_q2_k;
-    k->gemm[TD_TYPE_Q3_K] = gemm_q3_k;
-    k->gemm[TD_TYPE_Q4_K] = gemm_q4_k;
-    k->gemm[TD_TYPE_Q5_K] = gemm_q5_k;
-    k->gemm[TD_TYPE_Q6_K] = gemm_q6_k;
-    k->gemm[TD_TYPE_IQ4_NL] = gemm_iq4_nl;
-    k->gemm[TD_TYPE_IQ4_XS] = gemm_iq4_xs;
+#define SET(t) k->gemm[TD_TYPE_##t] = gemm_##t;
+    PANEL_TYPES(SET)
+#undef SET
 }

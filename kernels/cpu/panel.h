@@ -48,6 +48,10 @@ typedef struct panel_layout {
 /* By td_type. */
 const panel_layout *panel_layout_get(td_type type);
 
+/* Every type that lies in panels of groups: what a level instantiates its template for. */
+#define PANEL_TYPES(X) \
+    X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS)
+
 /* The IQ4 code book (ggml's kvalues_iq4nl; facts of the format), plus 128. */
 extern const uint8_t panel_iq4_values[16];
 
