@@ -12,28 +12,7 @@
 #include <cmocka.h>
 
 #include "lib_make.h"
-
-static int n_calls;
-
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-
-void *__wrap_malloc(size_t n) {
-    n_calls++;
-    return __real_malloc(n);
-}
-void *__wrap_calloc(size_t n, size_t size) {
-    n_calls++;
-    return __real_calloc(n, size);
-}
-void *__wrap_realloc(void *p, size_t n) {
-    n_calls++;
-    return __real_realloc(p, n);
-}
+#include "tests/unit/count_allocations.h"
 
 static bool ignore(void *user, const char *text, size_t len) {
     (void)user, (void)text, (void)len;
@@ -44,12 +23,12 @@ static void second_call_allocates_nothing(void **state) {
     (void)state;
     td_session *s = NULL;
     td_error err = {0};
-    n_calls = 0;
+    n_allocations = 0;
     td_model *verifier = open_tiny_model(&(tiny_params){.seed = 1}, 2);
     td_model *drafter = open_tiny_model(
         &(tiny_params){.seed = 1, .n_vocab = 40, .noise = 0.1f, .noise_seed = 2}, 2);
     assert_int_equal(td_session_open(&s, verifier, drafter, NULL, &err), TD_OK);
-    assert_true(n_calls > 20); /* the wrappers are in place */
+    assert_true(n_allocations > 20); /* the wrappers are in place */
     const td_logit_bias bias[] = {{7, 1}, {45, -INFINITY}};
     const char *const stops[] = {"no such text", "abcabcabcabc"};
     td_token prompt[20];
@@ -68,11 +47,11 @@ static void second_call_allocates_nothing(void **state) {
             opt.draft_max = 5;
             opt.ignore_eos = true;
             opt.on_text = ignore;
-            n_calls = 0;
+            n_allocations = 0;
             assert_int_equal(td_generate(s, prompt, 20, &opt, &st, &err), TD_OK);
             assert_int_equal(st.decode_tokens, 150);
             assert_true(st.drafted > st.accepted);
-            if (turn) assert_int_equal(n_calls, 0);
+            if (turn) assert_int_equal(n_allocations, 0);
         }
     td_session_close(&s);
     td_model_close(&drafter);

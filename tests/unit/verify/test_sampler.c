@@ -10,30 +10,7 @@
 
 #include <cmocka.h>
 
-/* ---- allocations are counted (the linker wraps them) ---- */
-
-static int n_allocations;
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-
-void *__wrap_malloc(size_t n) {
-    n_allocations++;
-    return __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size) {
-    n_allocations++;
-    return __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n) {
-    n_allocations++;
-    return __real_realloc(p, n);
-}
+#include "tests/unit/count_allocations.h"
 
 /* ---- random inputs ---- */
 
