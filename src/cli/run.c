@@ -1,7 +1,6 @@
 /* tandem run: one prompt, its continuation as it comes, the meters. */
 #include <errno.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,7 +25,7 @@ static bool on_text(void *user, const char *text, size_t len) {
     }
     r->began = true;
     r->last = text[len - 1];
-    return !cli_stop_signal();
+    return true;
 }
 
 static void on_prefill(void *user, int done, int total) {
@@ -34,13 +33,11 @@ static void on_prefill(void *user, int done, int total) {
     cli_progress("reading the prompt", done, total, "tokens");
 }
 
-static int draw_seed(cli_args *a) {
-    while (a->sampling.seed == UINT64_MAX) /* stands for "a new one" */
-        if (getrandom(&a->sampling.seed, sizeof a->sampling.seed, 0) != sizeof a->sampling.seed &&
-            errno != EINTR)
-            return cli_failed("no random seed to be had: %s; give one with --seed",
-                              strerror(errno));
-    return CLI_OK;
+static void draw_seed(cli_args *a) {
+    td_generate_options fresh;
+    td_generate_defaults(&fresh);
+    if (a->sampling.seed == UINT64_MAX) /* stands for "a new one" */
+        a->sampling.seed = fresh.sampling.seed;
 }
 
 static int prepare(run *r, const cli_args *a, int draft_max) {
@@ -93,9 +90,8 @@ int cli_run(cli_args *a) {
     int rc;
     const int draft_max = !a->draft || a->no_draft ? 0 : a->n_k ? a->k[0] : a->draft_max;
     cli_progress_init(!a->no_progress && !a->quiet);
-    if ((rc = draw_seed(a)) || (rc = prepare(&r, a, draft_max)) ||
-        (rc = generate(&r, a, draft_max, &stats)))
-        goto fail;
+    draw_seed(a);
+    if ((rc = prepare(&r, a, draft_max)) || (rc = generate(&r, a, draft_max, &stats))) goto fail;
     const cli_report report = {.args = a,
                                .models = &r.models,
                                .session = r.session,
