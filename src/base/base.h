@@ -50,8 +50,6 @@ void *td_map(size_t size_bytes);
 void td_unmap(void *ptr, size_t size_bytes);
 /* Bytes this machine (or its cgroup) can still give without swapping; SIZE_MAX when unknown. */
 size_t td_memory_available(void);
-/* Peak resident bytes of this process so far. */
-size_t td_memory_peak(void);
 
 /* A growing byte buffer, always NUL-terminated (len does not count the NUL). Zero-initialise.
  * A failed append sets `failed` and keeps what was there. */

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 void *td_calloc(size_t n, size_t size) {
@@ -101,11 +100,6 @@ size_t td_memory_available(void) {
         if (left < best) best = left;
     }
     return best;
-}
-
-size_t td_memory_peak(void) {
-    struct rusage u;
-    return getrusage(RUSAGE_SELF, &u) ? 0 : (size_t)u.ru_maxrss * 1024;
 }
 
 void td_buf_append(td_buf *b, const void *bytes, size_t n) {
