@@ -5,9 +5,9 @@
  *
  *   "GGUF"  u32 version (2, 3: the same layout)  u64 n_tensors  u64 n_values
  *   n_values times    string key, u32 value type, value
- *   n_tensors times   string name, u32 n_dims, u64 dims[n_dims] (fastest first), u32 type, u64
- * offset zeros up to a multiple of general.alignment (32 when the key is absent) tensor data; an
- * offset counts from here and is a multiple of the alignment
+ *   n_tensors times   string name, u32 n_dims, u64 dims[n_dims] (fastest first), u32 type, u64 offset
+ *   zeros up to a multiple of general.alignment (32 when the key is absent)
+ *   tensor data; an offset counts from here and is a multiple of the alignment
  *
  *   string: u64 length, bytes.   array: u32 item type, u64 n, items.   bool: one byte, 0 or 1.
  *

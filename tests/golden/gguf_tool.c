@@ -1,10 +1,10 @@
 /* What src/format makes of a file or of blocks, for the tests in test_dequant.py and test_gguf.py
  * to compare with the gguf Python package.
  *
- *   gguf_tool decode                     stdin: any number of (u32 type, u64 n values, their
- * blocks); stdout: the floats gguf_tool list FILE                  one line a value (V) and a
- * tensor (T), fields between tabs gguf_tool rows FILE NAME FIRST N     stdout: N rows of a tensor
- * as floats
+ *   gguf_tool decode                  stdin: any number of (u32 type, u64 n values, their blocks);
+ *                                     stdout: the floats
+ *   gguf_tool list FILE               a line a value (V) and a tensor (T), fields between tabs
+ *   gguf_tool rows FILE NAME FIRST N  stdout: N rows of a tensor as floats
  *
  * Little-endian hosts only, as the files are. */
 #include <inttypes.h>
