@@ -3,26 +3,6 @@
 
 #include <string.h>
 
-static const panel_layout layouts[TD_TYPE_COUNT] = {
-    [TD_TYPE_Q4_0] = {2, 576, .q4 = 0, -1, -1, -1, .d = 512, -1, -1, -1, 1, 8},
-    [TD_TYPE_Q4_1] = {2, 640, .q4 = 0, -1, -1, -1, .d = 512, .dmin = 576, -1, -1, 1, 0},
-    [TD_TYPE_Q5_0] = {2, 704, .q4 = 0, -1, .q1 = 512, -1, .d = 640, -1, -1, -1, 1, 16},
-    [TD_TYPE_Q5_1] = {2, 768, .q4 = 0, -1, .q1 = 512, -1, .d = 640, .dmin = 704, -1, -1, 1, 0},
-    [TD_TYPE_Q8_0] = {2, 1088, -1, -1, -1, .q8 = 0, .d = 1024, -1, -1, -1, 1, 128},
-    [TD_TYPE_IQ4_NL] = {2, 576, .q4 = 0, -1, -1, -1, .d = 512, -1, -1, -1, 1, 128},
-    [TD_TYPE_Q4_K] = {8, 2368, .q4 = 0, -1, -1, -1, .d = 2048, .dmin = 2080, .sc = 2112, .mn = 2240, 1, 0},
-    [TD_TYPE_Q5_K] = {8, 2880, .q4 = 0, -1, .q1 = 2048, -1, .d = 2560, .dmin = 2592, .sc = 2624,
-                      .mn = 2752, 1, 0},
-    [TD_TYPE_Q6_K] = {8, 3392, .q4 = 0, .q2 = 2048, -1, -1, .d = 3328, -1, .sc = 3072, -1, 2, 32},
-    [TD_TYPE_Q2_K] = {8, 1344, -1, .q2 = 0, -1, -1, .d = 1024, .dmin = 1056, .sc = 1088, -1, 2, 0},
-    [TD_TYPE_Q3_K] = {8, 1856, -1, .q2 = 0, .q1 = 1024, -1, .d = 1792, -1, .sc = 1536, -1, 2, 4},
-    [TD_TYPE_IQ4_XS] = {8, 2240, .q4 = 0, -1, -1, -1, .d = 2176, -1, .sc = 2048, -1, 1, 128},
-};
-
-const panel_layout *panel_layout_get(td_type type) {
-    return &layouts[type];
-}
-
 const uint8_t panel_iq4_values[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                       129, 141, 153, 166, 181, 197, 217, 241};
 
@@ -32,7 +12,7 @@ static int float_bytes(td_type type) {
 
 td_code kern_mat_init(kern_mat *m, td_type type, uint64_t n_out, uint64_t n_in, td_error *err) {
     const td_type_info *info = td_type_get(type);
-    if (!info->name || (!float_bytes(type) && !layouts[type].group))
+    if (!info->name || (!float_bytes(type) && !panel_layout_get(type)->group))
         return td_fail(err, TD_E_UNSUPPORTED, "no kernels for tensor type %d", (int)type);
     if (!n_out || !n_in || n_out > INT32_MAX / 2 || n_in > INT32_MAX / 2)
         return td_fail(err, TD_E_TOO_BIG, "a matrix of %llu x %llu is out of range",
@@ -40,7 +20,7 @@ td_code kern_mat_init(kern_mat *m, td_type type, uint64_t n_out, uint64_t n_in, 
     if (n_in % (uint64_t)info->block)
         return td_fail(err, TD_E_FORMAT, "%llu columns are no multiple of %s's block of %d",
                        (unsigned long long)n_in, info->name, info->block);
-    const panel_layout *l = &layouts[type];
+    const panel_layout *l = panel_layout_get(type);
     size_t bytes;
     if (l->group) {
         const size_t span = (size_t)l->group * KERN_BLOCK;
@@ -260,7 +240,7 @@ static void pack_float_panel(const kern_mat *m, const uint8_t *rows, size_t row_
 }
 
 void kern_mat_pack(const kern_mat *m, const void *rows, size_t row_bytes, int begin, int end) {
-    const panel_layout *l = &layouts[m->type];
+    const panel_layout *l = panel_layout_get(m->type);
     const td_type_info *info = td_type_get(m->type);
     for (int panel = begin; panel < end; panel++) {
         uint8_t *out = m->data + (size_t)panel * m->panel_bytes;

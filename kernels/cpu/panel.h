@@ -45,8 +45,26 @@ typedef struct panel_layout {
     int offset;           /* subtracted from every unsigned quant */
 } panel_layout;
 
-/* By td_type. */
-const panel_layout *panel_layout_get(td_type type);
+/* By td_type. In the header, so that a type known when compiling becomes constants. */
+static const panel_layout panel_layouts[TD_TYPE_COUNT] = {
+    [TD_TYPE_Q4_0] = {2, 576, .q4 = 0, -1, -1, -1, .d = 512, -1, -1, -1, 1, 8},
+    [TD_TYPE_Q4_1] = {2, 640, .q4 = 0, -1, -1, -1, .d = 512, .dmin = 576, -1, -1, 1, 0},
+    [TD_TYPE_Q5_0] = {2, 704, .q4 = 0, -1, .q1 = 512, -1, .d = 640, -1, -1, -1, 1, 16},
+    [TD_TYPE_Q5_1] = {2, 768, .q4 = 0, -1, .q1 = 512, -1, .d = 640, .dmin = 704, -1, -1, 1, 0},
+    [TD_TYPE_Q8_0] = {2, 1088, -1, -1, -1, .q8 = 0, .d = 1024, -1, -1, -1, 1, 128},
+    [TD_TYPE_IQ4_NL] = {2, 576, .q4 = 0, -1, -1, -1, .d = 512, -1, -1, -1, 1, 128},
+    [TD_TYPE_Q4_K] = {8, 2368, .q4 = 0, -1, -1, -1, .d = 2048, .dmin = 2080, .sc = 2112, .mn = 2240, 1, 0},
+    [TD_TYPE_Q5_K] = {8, 2880, .q4 = 0, -1, .q1 = 2048, -1, .d = 2560, .dmin = 2592, .sc = 2624,
+                      .mn = 2752, 1, 0},
+    [TD_TYPE_Q6_K] = {8, 3392, .q4 = 0, .q2 = 2048, -1, -1, .d = 3328, -1, .sc = 3072, -1, 2, 32},
+    [TD_TYPE_Q2_K] = {8, 1344, -1, .q2 = 0, -1, -1, .d = 1024, .dmin = 1056, .sc = 1088, -1, 2, 0},
+    [TD_TYPE_Q3_K] = {8, 1856, -1, .q2 = 0, .q1 = 1024, -1, .d = 1792, -1, .sc = 1536, -1, 2, 4},
+    [TD_TYPE_IQ4_XS] = {8, 2240, .q4 = 0, -1, -1, -1, .d = 2176, -1, .sc = 2048, -1, 1, 128},
+};
+
+static inline const panel_layout *panel_layout_get(td_type type) {
+    return &panel_layouts[type];
+}
 
 /* Every type that lies in panels of groups: what a level instantiates its template for. */
 #define PANEL_TYPES(X) \
