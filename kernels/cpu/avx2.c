@@ -5,8 +5,10 @@
  * 6 bits. Quants of 8 bits are taken as two planes of 4 bits, the upper one widened with 16. So the integer sum is
  * exact, as at every level, and a line costs a row one multiplication and one addition for 8 columns.
  *
- * A tile is one block against 1..6 rows, from one template inlined once a type and a number of rows. Up to 6 rows
- * unpack as they go; more share a block that was unpacked into the first-level cache. */
+ * Zen 3 and its like start four vector instructions a cycle, loads into registers included, so what counts is
+ * their number. One or two rows broadcast their activations as they go and take both halves of a panel at once. More
+ * rows, in tiles of 3 to 6, are expanded first: every broadcast, scale and start value of a stretch of k as a whole
+ * register in the first-level cache, where instructions take them as operands, for a few panels in turn. */
 #include "kernels/cpu/float_inl.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/cpu/panel.h"
@@ -28,6 +30,9 @@ INLINE bool has_min(td_type t) {
 INLINE bool two_scales(td_type t) {
     return panel_layout_get(t)->scales == 2;
 }
+INLINE bool has_offset(td_type t) {
+    return panel_layout_get(t)->offset != 0;
+}
 INLINE int n_planes(td_type t) {
     return t == TD_TYPE_Q8_0 || is_iq4(t) ? 2 : 1;
 }
@@ -36,6 +41,11 @@ INLINE int run_lines(td_type t) {
     if (t == TD_TYPE_Q6_K) return 2;
     const bool five = t == TD_TYPE_Q5_0 || t == TD_TYPE_Q5_1 || t == TD_TYPE_Q5_K;
     return five || two_scales(t) ? 4 : 8;
+}
+
+/* The i-th line to take: a whole block's sum in an order that meets both lines of a byte at once. */
+INLINE int line_order(td_type t, int i) {
+    return run_lines(t) == 8 ? i >> 1 | (i & 1) << 2 : i;
 }
 
 /* Line g of a block, the 32 bytes of one half's 8 rows; of 8-bit quants the lower or the upper 4 bits. */
@@ -133,87 +143,58 @@ INLINE __m256i start(td_type t, int32_t minus_sum) {
                   : _mm256_setzero_si256();
 }
 
-/* A block: where it lies, and when many rows share it, unpacked. 8 columns a register, two halves. */
-typedef struct unpacked {
-    __m256i w[2][8][2];      /* [plane][line][half] */
-    __m256 d[2][2], m[2][2]; /* [half] */
-} unpacked;
+/* ---- one or two rows ---- */
 
-typedef struct block_ref {
-    const uint8_t *group;
-    size_t block;
-    bool ready; /* u holds it; otherwise it is unpacked as it is needed */
-    const unpacked *u;
-} block_ref;
-
-INLINE void unpack(td_type t, const uint8_t *group, size_t block, unpacked *u) {
-    UNROLL for (int plane = 0; plane < n_planes(t); plane++) UNROLL for (int g = 0; g < 8; g++)
-        UNROLL for (int h = 0; h < 2; h++) u->w[plane][g][h] = line(t, group, block, h, g, plane);
-    UNROLL for (int h = 0; h < 2; h++) get_scales(t, group, block, h, u->d[h], u->m[h]);
-}
-
-/* Adds lines [begin, end) of nr rows, q_stride apart, to their integer sums. Lines outside, so
- * that a line is loaded once and no sum waits for its own last addition. */
-INLINE void dot(td_type t, int nr, const block_ref *b, int begin, int end, const int8_t *q,
-                size_t q_stride, __m256i s[2][MAX_ROWS]) {
-    const int run = run_lines(t);
-    UNROLL for (int plane = 0; plane < n_planes(t); plane++)
-        UNROLL for (int g0 = begin; g0 < end; g0 += run) {
-        __m256i wide[2][MAX_ROWS];
-        UNROLL for (int i = 0; i < run; i++) {
-            /* a whole block in an order that meets both lines of a byte at once */
-            const int g = run == 8 ? i >> 1 | (i & 1) << 2 : g0 + i;
-            __m256i w[2];
-            UNROLL for (int h = 0; h < 2; h++) w[h] =
-                b->ready ? b->u->w[plane][g][h] : line(t, b->group, b->block, h, g, plane);
-            UNROLL for (int r = 0; r < nr; r++) {
-                const __m256i x = broadcast4(q + (size_t)r * q_stride + 4 * g);
-                UNROLL for (int h = 0; h < 2; h++) {
-                    const __m256i pairs = _mm256_maddubs_epi16(w[h], x);
-                    wide[h][r] = i ? _mm256_add_epi16(wide[h][r], pairs) : pairs;
-                }
-            }
-        }
-        const __m256i widen = _mm256_set1_epi16(plane ? 16 : 1);
-        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int h = 0; h < 2; h++) s[h][r] =
-            _mm256_add_epi32(s[h][r], _mm256_madd_epi16(wide[h][r], widen));
-    }
-}
-
-/* One block for nr rows, from row * n_blocks + block on in the activations. */
-INLINE void tile(td_type t, int nr, const block_ref *b, const kern_acts *a, size_t at,
-                 size_t n_blocks, __m256 (*acc)[2]) {
-    const int8_t *q = a->q + at * KERN_BLOCK;
-    __m256i s[2][2][MAX_ROWS];
+/* One block for nr rows, from row * n_blocks + block on in the activations. Lines outside, so that no sum waits for
+ * its own last addition. */
+INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, const kern_acts *a,
+                       size_t at, size_t n_blocks, __m256 acc[2][2]) {
+    const int n_scales = two_scales(t) ? 2 : 1, run = run_lines(t);
+    __m256i s[2][2][2]; /* [scale][half][row] */
     UNROLL for (int r = 0; r < nr; r++) {
         const int32_t *sum = a->sum + 2 * (at + (size_t)r * n_blocks);
         UNROLL for (int h = 0; h < 2; h++) {
             s[0][h][r] = start(t, two_scales(t) ? sum[1] : sum[0]);
-            if (two_scales(t)) s[1][h][r] = start(t, sum[0] - sum[1]);
+            s[1][h][r] = start(t, sum[0] - sum[1]);
         }
     }
-    dot(t, nr, b, 0, two_scales(t) ? 4 : 8, q, n_blocks * KERN_BLOCK, s[0]);
-    if (two_scales(t)) dot(t, nr, b, 4, 8, q, n_blocks * KERN_BLOCK, s[1]);
+    UNROLL for (int plane = 0; plane < n_planes(t); plane++)
+        UNROLL for (int g0 = 0; g0 < 8; g0 += run) {
+        __m256i wide[2][2];
+        UNROLL for (int i = 0; i < run; i++) {
+            const int g = line_order(t, g0 + i);
+            UNROLL for (int h = 0; h < 2; h++) {
+                const __m256i w = line(t, group, block, h, g, plane);
+                UNROLL for (int r = 0; r < nr; r++) {
+                    const int8_t *q = a->q + (at + (size_t)r * n_blocks) * KERN_BLOCK + 4 * g;
+                    const __m256i pairs = _mm256_maddubs_epi16(w, broadcast4(q));
+                    wide[h][r] = i ? _mm256_add_epi16(wide[h][r], pairs) : pairs;
+                }
+            }
+        }
+        const int scale = n_scales == 2 && g0 >= 4;
+        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int h = 0; h < 2; h++) s[scale][h][r] =
+            _mm256_add_epi32(s[scale][h][r],
+                             _mm256_madd_epi16(wide[h][r], _mm256_set1_epi16(plane ? 16 : 1)));
+    }
     UNROLL for (int h = 0; h < 2; h++) {
         __m256 d[2], m[2];
-        if (b->ready) {
-            d[0] = b->u->d[h][0], d[1] = b->u->d[h][1], m[0] = b->u->m[h][0], m[1] = b->u->m[h][1];
-        } else {
-            get_scales(t, b->group, b->block, h, d, m);
-        }
+        get_scales(t, group, block, h, d, m);
         UNROLL for (int r = 0; r < nr; r++) {
             const size_t i = at + (size_t)r * n_blocks;
             const int32_t *sum = a->sum + 2 * i;
             const float scale = a->scale[i];
             __m256 f = _mm256_mul_ps(_mm256_cvtepi32_ps(s[0][h][r]), d[0]);
             if (two_scales(t)) f = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s[1][h][r]), d[1], f);
-            __m256 v = _mm256_fmadd_ps(f, _mm256_set1_ps(scale), acc[r][h]);
-            if (has_min(t)) v = _mm256_fmadd_ps(m[0], _mm256_set1_ps(a->min_scale[i]), v);
+            acc[r][h] = _mm256_fmadd_ps(f, _mm256_set1_ps(scale), acc[r][h]);
+            if (has_min(t))
+                acc[r][h] = _mm256_fmadd_ps(m[0], _mm256_set1_ps(a->min_scale[i]), acc[r][h]);
             if (t == TD_TYPE_Q2_K) {
-                v = _mm256_fmadd_ps(m[0], _mm256_set1_ps(scale * (float)-sum[1]), v);
-                v = _mm256_fmadd_ps(m[1], _mm256_set1_ps(scale * (float)(sum[1] - sum[0])), v);
+                acc[r][h] =
+                    _mm256_fmadd_ps(m[0], _mm256_set1_ps(scale * (float)-sum[1]), acc[r][h]);
+                acc[r][h] = _mm256_fmadd_ps(m[1], _mm256_set1_ps(scale * (float)(sum[1] - sum[0])),
+                                            acc[r][h]);
             }
-            acc[r][h] = v;
         }
     }
 }
@@ -226,12 +207,14 @@ INLINE void prefetch(td_type t, const uint8_t *group, size_t block) {
     UNROLL for (size_t i = 0; i < block_bytes; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T0);
 }
 
-INLINE void store(const kern_mat *mat, int panel, int nr, __m256 (*acc)[2], float *y,
-                  size_t y_stride) {
+/* 16 columns of one row, less where the matrix ends. */
+INLINE void store(const kern_mat *mat, int panel, __m256 lo, __m256 hi, float *y) {
     const int left = mat->n_out - panel * KERN_PANEL;
-    for (int r = 0; r < nr; r++)
-        memcpy(y + (size_t)r * y_stride + (size_t)panel * KERN_PANEL, acc[r],
-               (size_t)(left < KERN_PANEL ? left : KERN_PANEL) * sizeof(float));
+    float out[KERN_PANEL];
+    _mm256_storeu_ps(out, lo);
+    _mm256_storeu_ps(out + HALF, hi);
+    memcpy(y + (size_t)panel * KERN_PANEL, out,
+           (size_t)(left < KERN_PANEL ? left : KERN_PANEL) * sizeof(float));
 }
 
 INLINE void few_rows(td_type t, int nr, const kern_mat *mat, int begin, int end, const kern_acts *a,
@@ -239,94 +222,148 @@ INLINE void few_rows(td_type t, int nr, const kern_mat *mat, int begin, int end,
     const panel_layout *l = panel_layout_get(t);
     const size_t n_blocks = (size_t)mat->n_in / KERN_BLOCK;
     for (int panel = begin; panel < end; panel++) {
-        block_ref b = {.group = mat->data + (size_t)panel * mat->panel_bytes};
-        __m256 acc[MAX_ROWS][2];
-        UNROLL for (int r = 0; r < nr; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
-        for (size_t at = 0; at < n_blocks; at++, b.block++) {
-            if (b.block == (size_t)l->group) b.block = 0, b.group += l->group_bytes;
-            prefetch(t, b.group, b.block);
-            tile(t, nr, &b, a, at, n_blocks, acc);
+        const uint8_t *group = mat->data + (size_t)panel * mat->panel_bytes;
+        __m256 acc[2][2] = {{_mm256_setzero_ps(), _mm256_setzero_ps()},
+                            {_mm256_setzero_ps(), _mm256_setzero_ps()}};
+        for (size_t at = 0, block = 0; at < n_blocks; at++, block++) {
+            if (block == (size_t)l->group) block = 0, group += l->group_bytes;
+            prefetch(t, group, block);
+            block_rows(t, nr, group, block, a, at, n_blocks, acc);
         }
-        store(mat, panel, nr, acc, y, y_stride);
+        for (int r = 0; r < nr; r++)
+            store(mat, panel, acc[r][0], acc[r][1], y + (size_t)r * y_stride);
     }
 }
 
-/* More rows: CHUNK of them at a time, whose sums stay in the first-level cache beside STRETCH blocks unpacked. */
-enum { CHUNK = 60, STRETCH = 8 };
+/* ---- tiles ---- */
 
-/* nr rows against a stretch of n blocks. */
-INLINE void stretch_rows(td_type t, int nr, const unpacked *u, int n, const kern_acts *a, size_t at,
-                         size_t n_blocks, __m256 (*sums)[2]) {
-    __m256 acc[MAX_ROWS][2];
-    UNROLL for (int r = 0; r < nr; r++) acc[r][0] = sums[r][0], acc[r][1] = sums[r][1];
-    for (int i = 0; i < n; i++) {
-        const block_ref b = {.ready = true, .u = u + i};
-        tile(t, nr, &b, a, at + (size_t)i, n_blocks, acc);
-    }
-    UNROLL for (int r = 0; r < nr; r++) sums[r][0] = acc[r][0], sums[r][1] = acc[r][1];
+enum { STRETCH = 8, PANELS = 8 };
+
+/* One row's activations of one block. */
+typedef struct expanded {
+    __m256i x[8];          /* by line, 4 activations eight times */
+    __m256i start[2];      /* of the integer sums */
+    __m256 scale, mins[2]; /* what minima are multiplied with */
+} expanded;
+
+INLINE void expand(td_type t, const kern_acts *a, size_t at, expanded *e) {
+    const int8_t *q = a->q + at * KERN_BLOCK;
+    const int32_t *sum = a->sum + 2 * at;
+    UNROLL for (int g = 0; g < 8; g++) e->x[g] = broadcast4(q + 4 * g);
+    e->start[0] = start(t, two_scales(t) ? sum[1] : sum[0]);
+    if (two_scales(t)) e->start[1] = start(t, sum[0] - sum[1]);
+    e->scale = _mm256_set1_ps(a->scale[at]);
+    e->mins[0] =
+        _mm256_set1_ps(t == TD_TYPE_Q2_K ? a->scale[at] * (float)-sum[1] : a->min_scale[at]);
+    if (t == TD_TYPE_Q2_K) e->mins[1] = _mm256_set1_ps(a->scale[at] * (float)(sum[1] - sum[0]));
 }
 
-INLINE void chunk_panel(td_type t, int n_rows, const kern_mat *mat, int panel, const kern_acts *a,
-                        int first, float *y, size_t y_stride) {
-    const panel_layout *l = panel_layout_get(t);
-    const size_t n_blocks = (size_t)mat->n_in / KERN_BLOCK;
-    const int parts = (n_rows + MAX_ROWS - 1) / MAX_ROWS;
-    const uint8_t *panel_data = mat->data + (size_t)panel * mat->panel_bytes;
-    __m256 acc[CHUNK][2];
-    memset(acc, 0, (size_t)n_rows * sizeof *acc);
-    for (size_t at = 0; at < n_blocks; at += STRETCH) {
-        const int n = n_blocks - at < STRETCH ? (int)(n_blocks - at) : STRETCH;
-        unpacked u[STRETCH];
-        for (size_t i = 0; i < (size_t)n; i++) { /* a group holds 2 blocks or 8 */
-            const size_t size = (size_t)l->group;
-            const uint8_t *group = panel_data + (at + i) / size * (size_t)l->group_bytes;
-            prefetch(t, group, i % size);
-            unpack(t, group, i % size, &u[i]);
-        }
-        for (int i = 0, r = 0; i < parts; i++) { /* even parts */
-            const int nr = (n_rows - r) / (parts - i);
-            const size_t from = ((size_t)first + (size_t)r) * n_blocks + at;
-            switch (nr) {
-            case 3:
-                stretch_rows(t, 3, u, n, a, from, n_blocks, acc + r);
-                break;
-            case 4:
-                stretch_rows(t, 4, u, n, a, from, n_blocks, acc + r);
-                break;
-            case 5:
-                stretch_rows(t, 5, u, n, a, from, n_blocks, acc + r);
-                break;
-            default:
-                stretch_rows(t, 6, u, n, a, from, n_blocks, acc + r);
+/* Half a block, 8 columns, for nr rows. */
+INLINE void tile(td_type t, int nr, const uint8_t *group, size_t block, int half, const expanded *e,
+                 __m256 acc[MAX_ROWS]) {
+    const int run = run_lines(t);
+    __m256i s[MAX_ROWS];
+    __m256 f[MAX_ROWS], d[2], m[2];
+    get_scales(t, group, block, half, d, m);
+    UNROLL for (int plane = 0; plane < n_planes(t); plane++)
+        UNROLL for (int g0 = 0; g0 < 8; g0 += run) {
+        __m256i wide[MAX_ROWS];
+        UNROLL for (int i = 0; i < run; i++) {
+            const int g = line_order(t, g0 + i);
+            const __m256i w = line(t, group, block, half, g, plane);
+            UNROLL for (int r = 0; r < nr; r++) {
+                const __m256i pairs = _mm256_maddubs_epi16(w, e[r].x[g]);
+                wide[r] = i ? _mm256_add_epi16(wide[r], pairs) : pairs;
             }
-            r += nr;
+        }
+        const __m256i widen = _mm256_set1_epi16(plane ? 16 : 1);
+        const bool second = two_scales(t) && g0 >= 4;
+        const bool first = !plane && (g0 == 0 || (second && g0 == 4));
+        UNROLL for (int r = 0; r < nr; r++) {
+            const __m256i sum = _mm256_madd_epi16(wide[r], widen);
+            s[r] = !first          ? _mm256_add_epi32(s[r], sum)
+                   : has_offset(t) ? _mm256_add_epi32(sum, e[r].start[second])
+                                   : sum;
+        }
+        if (two_scales(t) && g0 + run == 4)
+            UNROLL for (int r = 0; r < nr; r++) f[r] =
+                _mm256_mul_ps(_mm256_cvtepi32_ps(s[r]), d[0]);
+    }
+    UNROLL for (int r = 0; r < nr; r++) {
+        const __m256 v = _mm256_cvtepi32_ps(s[r]);
+        f[r] = two_scales(t) ? _mm256_fmadd_ps(v, d[1], f[r]) : _mm256_mul_ps(v, d[0]);
+        acc[r] = _mm256_fmadd_ps(f[r], e[r].scale, acc[r]);
+        if (has_min(t) || t == TD_TYPE_Q2_K) acc[r] = _mm256_fmadd_ps(m[0], e[r].mins[0], acc[r]);
+        if (t == TD_TYPE_Q2_K) acc[r] = _mm256_fmadd_ps(m[1], e[r].mins[1], acc[r]);
+    }
+}
+
+/* Rows [first, first + nr) against at most PANELS panels. */
+INLINE void tile_panels(td_type t, int nr, const kern_mat *mat, int begin, int end,
+                        const kern_acts *a, int first, float *y, size_t y_stride) {
+    const panel_layout *l = panel_layout_get(t);
+    const size_t n_blocks = (size_t)mat->n_in / KERN_BLOCK, size = (size_t)l->group;
+    __m256 acc[PANELS][2][MAX_ROWS];
+    memset(acc, 0, sizeof acc);
+    for (size_t at = 0; at < n_blocks; at += STRETCH) { /* whole groups: 2 or 8 blocks each */
+        const size_t n = n_blocks - at < STRETCH ? n_blocks - at : STRETCH;
+        expanded e[STRETCH][MAX_ROWS];
+        for (size_t i = 0; i < n; i++)
+            for (int r = 0; r < nr; r++)
+                expand(t, a, ((size_t)first + (size_t)r) * n_blocks + at + i, &e[i][r]);
+        for (int panel = begin; panel < end; panel++) {
+            const uint8_t *data = mat->data + (size_t)panel * mat->panel_bytes;
+            const uint8_t *groups = data + at / size * (size_t)l->group_bytes;
+            /* the next panel's stretch, or the first one's next */
+            const uint8_t *ahead =
+                groups + (panel + 1 < end ? mat->panel_bytes
+                                          : (size_t)(STRETCH / l->group * l->group_bytes) -
+                                                (size_t)(panel - begin) * mat->panel_bytes);
+            for (int h = 0; h < 2; h++) {
+                __m256 *kept = acc[panel - begin][h], sums[MAX_ROWS];
+                UNROLL for (int r = 0; r < nr; r++) sums[r] = kept[r];
+                for (size_t i = 0; i < n; i++) {
+                    const size_t half_bytes = (size_t)l->group_bytes / size / 2;
+                    UNROLL for (size_t b = 0; b < half_bytes; b += 64) _mm_prefetch(
+                        (const char *)ahead + (2 * i + (size_t)h) * half_bytes + b, _MM_HINT_T0);
+                    tile(t, nr, groups + i / size * (size_t)l->group_bytes, i % size, h, e[i],
+                         sums);
+                }
+                UNROLL for (int r = 0; r < nr; r++) kept[r] = sums[r];
+            }
         }
     }
-    store(mat, panel, n_rows, acc, y + (size_t)first * y_stride, y_stride);
+    for (int panel = begin; panel < end; panel++)
+        for (int r = 0; r < nr; r++)
+            store(mat, panel, acc[panel - begin][0][r], acc[panel - begin][1][r],
+                  y + (size_t)(first + r) * y_stride);
 }
 
 INLINE void gemm(td_type t, const kern_mat *mat, int begin, int end, const kern_acts *a, float *y,
                  size_t y_stride) {
     if (a->n_rows == 1) return few_rows(t, 1, mat, begin, end, a, y, y_stride);
     if (a->n_rows == 2) return few_rows(t, 2, mat, begin, end, a, y, y_stride);
-    /* What unpacks in two steps a line costs less than a stretch's way through the cache. */
-    if (run_lines(t) == 8 && n_planes(t) == 1) switch (a->n_rows) {
-        case 3:
-            return few_rows(t, 3, mat, begin, end, a, y, y_stride);
-        case 4:
-            return few_rows(t, 4, mat, begin, end, a, y, y_stride);
-        case 5:
-            return few_rows(t, 5, mat, begin, end, a, y, y_stride);
-        case 6:
-            return few_rows(t, 6, mat, begin, end, a, y, y_stride);
+    const int parts = (a->n_rows + MAX_ROWS - 1) / MAX_ROWS;
+    for (int p = begin; p < end; p += PANELS) {
+        const int e = end - p < PANELS ? end : p + PANELS;
+        for (int i = 0, first = 0; i < parts; i++) { /* even parts */
+            const int nr = (a->n_rows - first) / (parts - i);
+            switch (nr) {
+            case 3:
+                tile_panels(t, 3, mat, p, e, a, first, y, y_stride);
+                break;
+            case 4:
+                tile_panels(t, 4, mat, p, e, a, first, y, y_stride);
+                break;
+            case 5:
+                tile_panels(t, 5, mat, p, e, a, first, y, y_stride);
+                break;
+            default:
+                tile_panels(t, 6, mat, p, e, a, first, y, y_stride);
+            }
+            first += nr;
         }
-    const int chunks = (a->n_rows + CHUNK - 1) / CHUNK;
-    for (int panel = begin; panel < end; panel++)
-        for (int i = 0, first = 0; i < chunks; i++) {
-            const int n = (a->n_rows - first) / (chunks - i);
-            chunk_panel(t, n, mat, panel, a, first, y, y_stride);
-            first += n;
-        }
+    }
 }
 
 #define GEMM(t)                                                                                    \
