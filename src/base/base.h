@@ -79,8 +79,10 @@ typedef void td_job_fn(void *arg, int thread, int n_threads);
 td_code td_pool_open(td_pool **out, int n_threads, td_error *err);
 void td_pool_close(td_pool *pool); /* NULL is fine */
 int td_pool_size(const td_pool *pool);
-/* Runs fn once on every thread and returns when all are done; what they wrote is then visible to
- * the caller. Not reentrant; one caller at a time. pool == NULL runs fn on the caller alone. */
+/* Runs fn on the caller and, once each, on those workers that come before the caller is through; returns
+ * when all who came are done, and what they wrote is then visible to the caller. So fn has to take its
+ * work from a shared split, never from its thread's number. Not reentrant; one caller at a time. pool ==
+ * NULL runs fn on the caller alone. */
 void td_pool_run(td_pool *pool, td_job_fn *fn, void *arg);
 
 /* Hands out [0, n) in pieces of `step` to the threads of one job, by an atomic counter. */

@@ -1,11 +1,16 @@
 /* A pool that spins briefly and then parks.
  *
- * One job at a time. The caller publishes fn and arg, bumps `job` and works as thread 0; a worker that
- * sees a new `job` runs it and counts itself out in `left`. A forward pass has a few hundred jobs a
- * token with microseconds between them, so a worker spins for a moment before it sleeps on the futex;
- * the bound keeps a machine whose cores are shared from burning time that the other side needs. */
+ * One job at a time. The caller publishes fn and arg, opens the job in `state` and works as thread 0. A
+ * worker that sees an open job it does not know joins it, works, and leaves. When the caller has run out
+ * of work it closes the job and waits for those who joined, not for those who never came: on a machine
+ * whose cores are shared a worker may be off its core for milliseconds, and the caller then does its
+ * share.
+ *
+ * A forward pass has a few hundred jobs a token with microseconds between them, so a worker spins for a
+ * moment before it sleeps on the futex; the bound keeps it from burning time that others need. */
 #include "base/base.h"
 
+#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,15 +23,17 @@
  * shorter than a time slice. */
 enum { SPIN_NS = 20000 };
 
+/* state: the number of the job, whether it is open, and how many workers are in it. */
+enum { ACTIVE = 0xfff, OPEN = 0x1000, JOB = 0x2000 };
+
 struct td_pool {
     int n_threads;
-    int n_started;    /* workers that exist */
-    td_job_fn *fn;    /* written by the caller before `job` is bumped */
+    int n_started; /* workers that exist */
+    td_job_fn *fn; /* written by the caller while no job is open */
     void *arg;
     _Atomic bool stop;
-    _Alignas(64) _Atomic uint32_t job;    /* futex: number of jobs published */
-    _Alignas(64) _Atomic uint32_t left;   /* futex: workers still in this job */
-    _Alignas(64) _Atomic int n_sleepers;  /* workers parked on `job` */
+    _Alignas(64) _Atomic uint32_t state;  /* futex of parked workers and of the caller */
+    _Alignas(64) _Atomic int n_sleepers;  /* workers parked on it */
     _Atomic bool caller_sleeps;
     pthread_t threads[];
 };
@@ -52,16 +59,42 @@ static void futex_wake(_Atomic uint32_t *word, int n) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-/* Returns once *word != seen, having spun for at most SPIN_NS. false: still the same, go and park. */
-static bool spin_changed(_Atomic uint32_t *word, uint32_t seen) {
+/* Joins a job that is open and not number `seen`. */
+static bool try_join(td_pool *p, uint32_t seen) {
+    uint32_t now = atomic_load_explicit(&p->state, memory_order_acquire);
+    while ((now & OPEN) && (now & ~(uint32_t)(JOB - 1)) != seen)
+        if (atomic_compare_exchange_weak_explicit(&p->state, &now, now + 1, memory_order_acquire,
+                                                  memory_order_acquire))
+            return true;
+    return false;
+}
+
+static bool is_closed(td_pool *p, uint32_t seen) {
+    (void)seen;
+    return !(atomic_load_explicit(&p->state, memory_order_acquire) & ACTIVE);
+}
+
+/* Until check is true, but for at most SPIN_NS. false: it is not; go and park. */
+static bool spin_until(bool (*check)(td_pool *, uint32_t), td_pool *p, uint32_t seen) {
     const uint64_t end = td_now_ns() + SPIN_NS;
     do {
         for (int i = 0; i < 32; i++) {
-            if (atomic_load_explicit(word, memory_order_acquire) != seen) return true;
+            if (check(p, seen)) return true;
             pause_cpu();
         }
     } while (td_now_ns() < end);
     return false;
+}
+
+/* Parks until there is a job to join. */
+static void sleep_and_join(td_pool *p, uint32_t seen) {
+    atomic_fetch_add(&p->n_sleepers, 1);
+    for (;;) {
+        const uint32_t now = atomic_load(&p->state);
+        if (try_join(p, seen)) break;
+        if (!(now & OPEN) || (now & ~(uint32_t)(JOB - 1)) == seen) futex_wait(&p->state, now);
+    }
+    atomic_fetch_sub(&p->n_sleepers, 1);
 }
 
 static void *worker_main(void *arg) {
@@ -70,18 +103,22 @@ static void *worker_main(void *arg) {
     td_pool *p = w.pool;
     uint32_t seen = 0;
     for (;;) {
-        if (!spin_changed(&p->job, seen)) {
-            atomic_fetch_add(&p->n_sleepers, 1);
-            while (atomic_load(&p->job) == seen)
-                futex_wait(&p->job, seen);
-            atomic_fetch_sub(&p->n_sleepers, 1);
-        }
-        seen = atomic_load_explicit(&p->job, memory_order_acquire);
-        if (atomic_load(&p->stop)) return NULL;
-        p->fn(p->arg, w.index, p->n_threads);
-        if (atomic_fetch_sub(&p->left, 1) == 1 && atomic_load(&p->caller_sleeps))
-            futex_wake(&p->left, 1);
+        if (!spin_until(try_join, p, seen)) sleep_and_join(p, seen);
+        seen = atomic_load_explicit(&p->state, memory_order_relaxed) & ~(uint32_t)(JOB - 1);
+        const bool stop = atomic_load(&p->stop);
+        if (!stop) p->fn(p->arg, w.index, p->n_threads);
+        const uint32_t was = atomic_fetch_sub(&p->state, 1);
+        if (!(was & OPEN) && (was & ACTIVE) == 1 && atomic_load(&p->caller_sleeps))
+            futex_wake(&p->state, INT_MAX);
+        if (stop) return NULL;
     }
+}
+
+/* Lets the workers in. */
+static void open_job(td_pool *p) {
+    const uint32_t now = atomic_load(&p->state);
+    atomic_store(&p->state, ((now & ~(uint32_t)(JOB - 1)) + JOB) | OPEN);
+    if (atomic_load(&p->n_sleepers)) futex_wake(&p->state, INT_MAX);
 }
 
 td_code td_pool_open(td_pool **out, int n_threads, td_error *err) {
@@ -109,8 +146,7 @@ td_code td_pool_open(td_pool **out, int n_threads, td_error *err) {
 void td_pool_close(td_pool *p) {
     if (!p) return;
     atomic_store(&p->stop, true);
-    atomic_fetch_add(&p->job, 1);
-    futex_wake(&p->job, p->n_started);
+    open_job(p); /* and leaves it open: every worker comes to see it */
     for (int i = 0; i < p->n_started; i++)
         pthread_join(p->threads[i], NULL);
     free(p);
@@ -126,17 +162,14 @@ void td_pool_run(td_pool *p, td_job_fn *fn, void *arg) {
         return;
     }
     p->fn = fn, p->arg = arg;
-    atomic_store(&p->left, (uint32_t)p->n_started);
-    atomic_fetch_add(&p->job, 1);
-    if (atomic_load(&p->n_sleepers)) futex_wake(&p->job, p->n_started);
+    open_job(p);
     fn(arg, 0, p->n_threads);
-    for (uint32_t left; (left = atomic_load_explicit(&p->left, memory_order_acquire)) != 0;) {
-        if (spin_changed(&p->left, left)) continue;
-        atomic_store(&p->caller_sleeps, true);
-        while ((left = atomic_load(&p->left)) != 0)
-            futex_wait(&p->left, left);
-        atomic_store(&p->caller_sleeps, false);
-    }
+    atomic_fetch_and(&p->state, ~(uint32_t)OPEN);
+    if (spin_until(is_closed, p, 0)) return;
+    atomic_store(&p->caller_sleeps, true);
+    for (uint32_t now; (now = atomic_load(&p->state)) & ACTIVE;)
+        futex_wait(&p->state, now);
+    atomic_store(&p->caller_sleeps, false);
 }
 
 void td_split_init(td_split *s, int n, int step) {
