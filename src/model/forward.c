@@ -2,7 +2,8 @@
  * (Touvron et al., arXiv 2302.13971) and Gemma 3's (arXiv 2503.19786).
  *
  * Three kinds of work, each a job of the pool:
- *   products   panels of weights over the threads, all rows at once; where the weight bytes go
+ *   products   panels of weights over the threads, all rows at once; where the weight bytes go.
+ *              Gate and up go together, with the activation behind them
  *   attention  (block of rows, KV head, part of its query heads) over the threads
  *   row steps  everything between two products (norms, RoPE, activation, quantisation), row by row
  * No sum is ever split between threads, and no row's arithmetic looks at another row but through K
@@ -41,13 +42,10 @@ static void run_rows(void *arg, int thread, int n_threads) {
             j->fn(j->p, r);
 }
 
-/* Below this the caller alone is done before the others have woken. */
-enum { ROWS_ALONE = 4 };
-
 static void each_row(const pass *p, int n_rows, row_fn *fn) {
     row_job job = {.p = p, .fn = fn};
     td_split_init(&job.split, n_rows, n_rows / (4 * p->w->n_threads) + 1);
-    td_pool_run(n_rows < ROWS_ALONE ? NULL : p->m->pool, run_rows, &job);
+    td_pool_run(n_rows < 2 ? NULL : p->m->pool, run_rows, &job);
 }
 
 enum { MAX_PRODUCTS = 3 };
@@ -80,19 +78,26 @@ static void run_products(void *arg, int thread, int n_threads) {
         }
 }
 
-/* acts hold n_rows inputs of width n_in. */
-static void multiply(const pass *p, int n_rows, int n_in, product_job *j) {
-    kern_acts acts = p->w->acts;
-    acts.n_rows = n_rows, acts.n_in = n_in;
-    j->kern = p->kern, j->acts = &acts;
+/* Some 8 pieces a thread: the last ones even out what a busy core lost. Long pieces keep the stream
+ * of weights unbroken, so never fewer panels than that gives. */
+static int panels_a_piece(const pass *p, int n_panels) {
+    const int step = n_panels / (8 * p->w->n_threads);
+    return step < 1 ? 1 : step > 256 ? 256 : step;
+}
+
+/* The first n_rows rows of a, of width n_in. x: the same as floats, x_stride apart. */
+static kern_acts input(const kern_acts *a, int n_rows, int n_in, const float *x, int x_stride) {
+    kern_acts acts = *a;
+    acts.n_rows = n_rows, acts.n_in = n_in, acts.x = x, acts.x_stride = (size_t)x_stride;
+    return acts;
+}
+
+static void multiply(const pass *p, const kern_acts *acts, product_job *j) {
+    j->kern = p->kern, j->acts = acts;
     int n_panels = 0;
     for (int i = 0; i < j->n_parts; i++)
         n_panels += j->parts[i].lin->w.n_panels;
-    /* Some 16 pieces a thread: the last ones even out what a busy core lost. Long pieces keep the
-     * stream of weights unbroken, so never fewer panels than that gives. */
-    int step = n_panels / (8 * p->w->n_threads);
-    step = step < 1 ? 1 : step > 256 ? 256 : step;
-    td_split_init(&j->split, n_panels, step);
+    td_split_init(&j->split, n_panels, panels_a_piece(p, n_panels));
     td_pool_run(p->m->pool, run_products, j);
 }
 
@@ -102,21 +107,31 @@ static float *row_of(float *base, int row, int width) {
     return base + (size_t)row * (size_t)width;
 }
 
-/* x (n_in) becomes row `row` of the next product's input. Rows of acts follow each other without
- * gaps of their own, as kern_acts wants it. */
-static void quantize_row(const pass *p, int row, const float *x, int n_in) {
-    const kern_acts *a = &p->w->acts;
-    const size_t n_pad = (size_t)model_pad(n_in), r = (size_t)row, n_blocks = n_pad / KERN_BLOCK;
-    p->kern->quantize(x, n_in, a->q + r * n_pad, a->scale + r * n_blocks, a->sum + r * 2 * n_blocks,
-                      a->min_scale + r * n_blocks);
+/* Columns [begin, end) of x (n_in), begin a multiple of a block, become those of row `row` of a.
+ * Rows of a follow each other without gaps of their own, as kern_acts wants it. */
+static void quantize_columns(const pass *p, const kern_acts *a, int row, const float *x, int n_in,
+                             int begin, int end) {
+    const size_t n_pad = (size_t)model_pad(n_in);
+    const size_t at = (size_t)row * n_pad + (size_t)begin, block = at / KERN_BLOCK;
+    p->kern->quantize(x + begin, end - begin, a->q + at, a->scale + block, a->sum + 2 * block,
+                      a->min_scale + block);
 }
 
-static void set_input(const pass *p, const float *x, int width) {
-    p->w->acts.x = x, p->w->acts.x_stride = (size_t)width;
+static void quantize_row(const pass *p, int row, const float *x, int n_in) {
+    quantize_columns(p, &p->w->acts, row, x, n_in, 0, n_in);
 }
 
 static void add_bias(const pass *p, const model_linear *lin, float *y) {
     if (lin->bias) p->kern->add(y, lin->bias, lin->w.n_out);
+}
+
+/* x -> input of q, k, v of a layer */
+static void attn_norm_row(const pass *p, int row, int layer) {
+    const int n = p->m->cfg.n_embd;
+    float *h = row_of(p->w->h, row, p->w->n_embd);
+    p->kern->rmsnorm(row_of(p->w->x, row, p->w->n_embd), p->m->layers[layer].attn_norm, n,
+                     p->m->cfg.norm_eps, h);
+    quantize_row(p, row, h, n);
 }
 
 static void embed_row(const pass *p, int row) {
@@ -129,15 +144,7 @@ static void embed_row(const pass *p, int row) {
     for (int i = 0; i < (m->cfg.window ? 2 : 1); i++)
         model_rope_angles(m, i, p->w->rows[row].position, row_of(p->w->cosine[i], row, p->w->n_rot),
                           row_of(p->w->sine[i], row, p->w->n_rot));
-}
-
-/* x -> input of q, k, v */
-static void attn_norm_row(const pass *p, int row) {
-    const int n = p->m->cfg.n_embd;
-    float *h = row_of(p->w->h, row, p->w->n_embd);
-    p->kern->rmsnorm(row_of(p->w->x, row, p->w->n_embd), p->m->layers[p->layer].attn_norm, n,
-                     p->m->cfg.norm_eps, h);
-    quantize_row(p, row, h, n);
+    attn_norm_row(p, row, 0);
 }
 
 /* Norm and rotation of all heads of q or k. */
@@ -168,6 +175,11 @@ static void qkv_row(const pass *p, int row) {
     kv_write(p->kv, info->seq, p->layer, info->slot, k, v);
 }
 
+/* Attention's output -> input of o: by the thread that has it, where heads are whole blocks. */
+static bool att_by_head(const struct model_layer_config *lc) {
+    return lc->head_v % KERN_BLOCK == 0;
+}
+
 static void att_row(const pass *p, int row) {
     const struct model_layer_config *lc = &p->m->cfg.layers[p->layer];
     quantize_row(p, row, row_of(p->w->att, row, p->w->n_att), lc->n_heads * lc->head_v);
@@ -192,24 +204,6 @@ static void ffn_norm_row(const pass *p, int row) {
     quantize_row(p, row, h, n);
 }
 
-static void act_row(const pass *p, int row) {
-    const model_layer *y = &p->m->layers[p->layer];
-    const int n = p->m->cfg.layers[p->layer].n_ff;
-    float *gate = row_of(p->w->gate, row, p->w->n_ff), *up = row_of(p->w->up, row, p->w->n_ff);
-    add_bias(p, &y->gate, gate);
-    add_bias(p, &y->up, up);
-    if (p->m->cfg.act == MODEL_GELU)
-        p->kern->gelu_mul(gate, up, n, gate);
-    else
-        p->kern->silu_mul(gate, up, n, gate);
-    quantize_row(p, row, gate, n);
-}
-
-static void ffn_residual_row(const pass *p, int row) {
-    const model_layer *y = &p->m->layers[p->layer];
-    add_residual(p, row, &y->down, y->post_ffn_norm);
-}
-
 /* Rows that want logits: x -> input of the output matrix, gathered. */
 static void output_norm_row(const pass *p, int row) {
     const int want = p->w->rows[row].want, n = p->m->cfg.n_embd;
@@ -218,6 +212,16 @@ static void output_norm_row(const pass *p, int row) {
     p->kern->rmsnorm(row_of(p->w->x, row, p->w->n_embd), p->m->output_norm, n, p->m->cfg.norm_eps,
                      h);
     quantize_row(p, want, h, n);
+}
+
+/* x += the FFN's output; x -> input of what comes next */
+static void ffn_residual_row(const pass *p, int row) {
+    const model_layer *y = &p->m->layers[p->layer];
+    add_residual(p, row, &y->down, y->post_ffn_norm);
+    if (p->layer + 1 < p->m->cfg.n_layers)
+        attn_norm_row(p, row, p->layer + 1);
+    else
+        output_norm_row(p, row);
 }
 
 static void finish_logits(const pass *p, int want) {
@@ -330,13 +334,18 @@ static void attend(const attn_part *t, model_scratch *s) {
                 run_call(t, &call, s->k_page, s->v_page);
             }
     }
-    for (int r = t->block->begin; r < t->block->end; r++)
+    for (int r = t->block->begin; r < t->block->end; r++) {
+        float *att = row_of(p->w->att, r, p->w->n_att);
         for (int h = 0; h < n_heads; h++) {
             const kern_attn_state *st = &s->states[(r - t->block->begin) * n_heads + h];
-            float *to = row_of(p->w->att, r, p->w->n_att) + (t->head_begin + h) * lc->head_v;
+            float *to = att + (t->head_begin + h) * lc->head_v;
             for (int d = 0; d < lc->head_v; d++)
                 to[d] = st->out[d] / st->sum;
         }
+        if (att_by_head(lc))
+            quantize_columns(p, &p->w->acts, r, att, lc->n_heads * lc->head_v,
+                             t->head_begin * lc->head_v, t->head_end * lc->head_v);
+    }
 }
 
 typedef struct attn_job {
@@ -372,49 +381,89 @@ static void attention(const pass *p) {
     td_pool_run(n_units * j.n_splits > 1 ? p->m->pool : NULL, run_attention, &j);
 }
 
+/* ---- gate and up ---- */
+
+typedef struct gate_up_job {
+    const pass *p;
+    const kern_acts *acts;
+    td_split split;
+} gate_up_job;
+
+/* Columns [begin, end) of gate and up -> input of down */
+static void act_columns(const pass *p, int row, int begin, int end) {
+    const model_layer *y = &p->m->layers[p->layer];
+    const int n = end - begin;
+    float *all = row_of(p->w->gate, row, p->w->n_ff);
+    float *gate = all + begin, *up = row_of(p->w->up, row, p->w->n_ff) + begin;
+    if (y->gate.bias) p->kern->add(gate, y->gate.bias + begin, n);
+    if (y->up.bias) p->kern->add(up, y->up.bias + begin, n);
+    if (p->m->cfg.act == MODEL_GELU)
+        p->kern->gelu_mul(gate, up, n, gate);
+    else
+        p->kern->silu_mul(gate, up, n, gate);
+    quantize_columns(p, &p->w->ff_acts, row, all, p->m->cfg.layers[p->layer].n_ff, begin, end);
+}
+
+/* A piece of both matrices, then all that stands between them and down. */
+static void run_gate_up(void *arg, int thread, int n_threads) {
+    (void)thread, (void)n_threads;
+    gate_up_job *j = arg;
+    const pass *p = j->p;
+    const kern_mat *gate = &p->m->layers[p->layer].gate.w, *up = &p->m->layers[p->layer].up.w;
+    const size_t stride = (size_t)p->w->n_ff;
+    for (int begin, end; td_split_next(&j->split, &begin, &end);) {
+        p->kern->gemm[gate->type](gate, begin, end, j->acts, p->w->gate, stride);
+        p->kern->gemm[up->type](up, begin, end, j->acts, p->w->up, stride);
+        const int last = end * KERN_PANEL < gate->n_out ? end * KERN_PANEL : gate->n_out;
+        for (int r = 0; r < p->n_rows; r++)
+            act_columns(p, r, begin * KERN_PANEL, last);
+    }
+}
+
+static void gate_up(const pass *p, const kern_acts *acts) {
+    gate_up_job j = {.p = p, .acts = acts};
+    const int n_panels = p->m->layers[p->layer].gate.w.n_panels;
+    const int block = KERN_BLOCK / KERN_PANEL; /* panels whose columns are quantised together */
+    td_split_init(&j.split, n_panels, (panels_a_piece(p, n_panels) + block - 1) / block * block);
+    td_pool_run(p->m->pool, run_gate_up, &j);
+}
+
 /* ---- the pass ---- */
 
 static void attention_block(pass *p) {
     const model_work *w = p->w;
     const struct model_layer_config *lc = &p->m->cfg.layers[p->layer];
     const model_layer *y = &p->m->layers[p->layer];
-    each_row(p, p->n_rows, attn_norm_row);
-    set_input(p, w->h, w->n_embd);
-    multiply(p, p->n_rows, p->m->cfg.n_embd,
+    const kern_acts in = input(&w->acts, p->n_rows, p->m->cfg.n_embd, w->h, w->n_embd);
+    multiply(p, &in,
              &(product_job){.parts = {{&y->q, w->q, (size_t)w->n_q},
                                       {&y->k, w->k, (size_t)w->n_k},
                                       {&y->v, w->v, (size_t)w->n_v}},
                             .n_parts = 3});
     each_row(p, p->n_rows, qkv_row);
     attention(p);
-    each_row(p, p->n_rows, att_row);
-    set_input(p, w->att, w->n_att);
-    multiply(p, p->n_rows, lc->n_heads * lc->head_v,
-             &(product_job){.parts = {{&y->o, w->o, (size_t)w->n_embd}}, .n_parts = 1});
+    if (!att_by_head(lc)) each_row(p, p->n_rows, att_row);
+    const kern_acts att = input(&w->acts, p->n_rows, lc->n_heads * lc->head_v, w->att, w->n_att);
+    multiply(p, &att, &(product_job){.parts = {{&y->o, w->o, (size_t)w->n_embd}}, .n_parts = 1});
 }
 
 static void ffn_block(pass *p) {
     const model_work *w = p->w;
     const model_layer *y = &p->m->layers[p->layer];
     each_row(p, p->n_rows, ffn_norm_row);
-    set_input(p, w->h, w->n_embd);
-    multiply(p, p->n_rows, p->m->cfg.n_embd,
-             &(product_job){
-                 .parts = {{&y->gate, w->gate, (size_t)w->n_ff}, {&y->up, w->up, (size_t)w->n_ff}},
-                 .n_parts = 2});
-    each_row(p, p->n_rows, act_row);
-    set_input(p, w->gate, w->n_ff);
-    multiply(p, p->n_rows, p->m->cfg.layers[p->layer].n_ff,
-             &(product_job){.parts = {{&y->down, w->o, (size_t)w->n_embd}}, .n_parts = 1});
+    const kern_acts in = input(&w->acts, p->n_rows, p->m->cfg.n_embd, w->h, w->n_embd);
+    gate_up(p, &in);
+    const kern_acts act =
+        input(&w->ff_acts, p->n_rows, p->m->cfg.layers[p->layer].n_ff, w->gate, w->n_ff);
+    multiply(p, &act, &(product_job){.parts = {{&y->down, w->o, (size_t)w->n_embd}}, .n_parts = 1});
     each_row(p, p->n_rows, ffn_residual_row);
 }
 
 static void output_block(pass *p) {
     const model_config *c = &p->m->cfg;
-    each_row(p, p->n_rows, output_norm_row);
-    set_input(p, p->w->h, p->w->n_embd);
+    const kern_acts in = input(&p->w->acts, p->n_want, c->n_embd, p->w->h, p->w->n_embd);
     multiply(
-        p, p->n_want, c->n_embd,
+        p, &in,
         &(product_job){.parts = {{&p->m->output, p->logits, (size_t)c->n_vocab}}, .n_parts = 1});
     if (p->m->output.bias || c->final_softcap > 0) each_row(p, p->n_want, finish_logits);
 }

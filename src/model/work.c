@@ -23,7 +23,7 @@ static void find_widths(model_work *w, const model_config *c) {
         w->head_k = max_int(w->head_k, model_pad(lc->head_k));
         w->head_v = max_int(w->head_v, model_pad(lc->head_v));
     }
-    w->n_in = max_int(w->n_embd, max_int(w->n_att, w->n_ff));
+    w->n_in = max_int(w->n_embd, w->n_att);
 }
 
 /* With base NULL only counts. Each buffer begins on a cache line. */
@@ -55,6 +55,13 @@ static void cut_thread(model_scratch *s, const model_work *w, cutter *c) {
     s->v_page = cut(c, (size_t)w->head_v, KERN_PAGE, sizeof(float));
 }
 
+static void cut_acts(kern_acts *a, size_t n, size_t n_in, cutter *c) {
+    a->q = cut(c, n, n_in, sizeof *a->q);
+    a->scale = cut(c, n, n_in / KERN_BLOCK, sizeof *a->scale);
+    a->sum = cut(c, n, n_in / KERN_BLOCK * 2, sizeof *a->sum);
+    a->min_scale = cut(c, n, n_in / KERN_BLOCK, sizeof *a->min_scale);
+}
+
 static void cut_all(model_work *w, cutter *c) {
     const size_t n = (size_t)w->max_rows, n_in = (size_t)w->n_in;
     w->rows = cut(c, n, 1, sizeof *w->rows);
@@ -73,10 +80,8 @@ static void cut_all(model_work *w, cutter *c) {
     w->sine[0] = cut(c, n, (size_t)w->n_rot, sizeof(float));
     w->cosine[1] = cut(c, n, (size_t)w->n_rot, sizeof(float));
     w->sine[1] = cut(c, n, (size_t)w->n_rot, sizeof(float));
-    w->acts.q = cut(c, n, n_in, sizeof *w->acts.q);
-    w->acts.scale = cut(c, n, n_in / KERN_BLOCK, sizeof *w->acts.scale);
-    w->acts.sum = cut(c, n, n_in / KERN_BLOCK * 2, sizeof *w->acts.sum);
-    w->acts.min_scale = cut(c, n, n_in / KERN_BLOCK, sizeof *w->acts.min_scale);
+    cut_acts(&w->acts, n, n_in, c);
+    cut_acts(&w->ff_acts, n, (size_t)w->n_ff, c);
     for (int t = 0; t < w->n_threads; t++)
         cut_thread(&w->scratch[t], w, c);
 }

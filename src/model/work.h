@@ -40,7 +40,7 @@ typedef struct model_scratch {
 
 struct model_work {
     int max_rows, n_threads;
-    int n_embd, n_q, n_k, n_v, n_att, n_ff, n_in, n_rot; /* padded widths; n_in: widest input */
+    int n_embd, n_q, n_k, n_v, n_att, n_ff, n_in, n_rot; /* padded widths; n_in: of acts */
     int group, head_k, head_v; /* most query heads a KV head; padded head sizes */
     model_row_info *rows;      /* (n) */
     model_block *blocks;       /* (n) at most */
@@ -55,6 +55,7 @@ struct model_work {
     float *gate, *up;           /* (n, n_ff) */
     float *cosine[2], *sine[2]; /* (n, n_rot): full, windowed layers */
     kern_acts acts;             /* the input of the product at hand */
+    kern_acts ff_acts;          /* down's: made while acts still serve gate and up */
     model_scratch *scratch;     /* (n_threads); owns */
     uint8_t *mem;               /* all of the above; owns */
     size_t mem_bytes;
