@@ -237,7 +237,7 @@ INLINE void few_rows(td_type t, int nr, const kern_mat *mat, int begin, int end,
 
 /* ---- tiles ---- */
 
-enum { STRETCH = 8, PANELS = 8 };
+enum { STRETCH = 8, PANELS = 8, AHEAD = 2 };
 
 /* One row's activations of one block. */
 typedef struct expanded {
@@ -314,11 +314,11 @@ INLINE void tile_panels(td_type t, int nr, const kern_mat *mat, int begin, int e
         for (int panel = begin; panel < end; panel++) {
             const uint8_t *data = mat->data + (size_t)panel * mat->panel_bytes;
             const uint8_t *groups = data + at / size * (size_t)l->group_bytes;
-            /* the next panel's stretch, or the first one's next */
+            /* what is read AHEAD stretches later, a panel's next one once all panels had this one */
+            const int later = panel - begin + AHEAD;
             const uint8_t *ahead =
-                groups + (panel + 1 < end ? mat->panel_bytes
-                                          : (size_t)(STRETCH / l->group * l->group_bytes) -
-                                                (size_t)(panel - begin) * mat->panel_bytes);
+                mat->data + (size_t)(begin + later % (end - begin)) * mat->panel_bytes +
+                (at + (size_t)(later / (end - begin)) * STRETCH) / size * (size_t)l->group_bytes;
             for (int h = 0; h < 2; h++) {
                 __m256 *kept = acc[panel - begin][h], sums[MAX_ROWS];
                 UNROLL for (int r = 0; r < nr; r++) sums[r] = kept[r];
