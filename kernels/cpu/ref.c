@@ -13,7 +13,6 @@ static void unpack(const panel_layout *l, td_type type, const uint8_t *group, in
         memcpy(out, group + l->q8 + 512 * block, sizeof(block_lines));
         return;
     }
-    memset(out, 0, sizeof(block_lines));
     if (l->q4 >= 0) {
         const uint8_t *p = group + l->q4 + 256 * block;
         for (int g = 0; g < 4; g++, p += 64)
@@ -25,7 +24,8 @@ static void unpack(const panel_layout *l, td_type type, const uint8_t *group, in
         const uint8_t *p = group + l->q2 + 128 * block;
         for (int g = 0; g < 8; g++)
             for (int i = 0; i < 64; i++)
-                out[g][i] |= (uint8_t)((p[64 * (g >> 2) + i] >> 2 * (g & 3) & 3) << bits);
+                out[g][i] = (uint8_t)((bits ? out[g][i] : 0) |
+                                      (p[64 * (g >> 2) + i] >> 2 * (g & 3) & 3) << bits);
         bits += 2;
     }
     if (l->q1 >= 0) {
@@ -76,11 +76,18 @@ static void get_scales(const panel_layout *l, td_type type, const uint8_t *group
 static void dot_block(const panel_layout *l, const block_lines w, const scales *s, const int8_t *q, float xs,
                       const int32_t *sum, float min_scale, float *acc) {
     const int32_t sum0 = sum[1], sum1 = sum[0] - sum[1]; /* minus the sums of the halves */
-    int32_t dot[2][KERN_PANEL] = {{0}};
-    for (int g = 0; g < 8; g++)
+    int32_t part[2][4 * KERN_PANEL], dot[2][KERN_PANEL];
+    for (int g = 0; g < 8; g++) {
+        const int16_t four[4] = {q[4 * g], q[4 * g + 1], q[4 * g + 2], q[4 * g + 3]};
+        int16_t x[4 * KERN_PANEL];
         for (int r = 0; r < KERN_PANEL; r++)
-            for (int j = 0; j < 4; j++)
-                dot[g >> 2][r] += w[g][4 * r + j] * q[4 * g + j];
+            memcpy(x + 4 * r, four, sizeof four);
+        for (int i = 0; i < 4 * KERN_PANEL; i++) /* at most 255 * 127: 16 bits hold it */
+            part[g >> 2][i] = (g & 3 ? part[g >> 2][i] : 0) + (int16_t)(w[g][i] * x[i]);
+    }
+    for (int h = 0; h < 2; h++)
+        for (int r = 0; r < KERN_PANEL; r++)
+            dot[h][r] = part[h][4 * r] + part[h][4 * r + 1] + part[h][4 * r + 2] + part[h][4 * r + 3];
     for (int r = 0; r < KERN_PANEL; r++) {
         const int32_t i0 = dot[0][r] + l->offset * sum0, i1 = dot[1][r] + l->offset * sum1;
         if (l->scales == 1) {
