@@ -1,22 +1,47 @@
-/* Measuring: how fast this machine reads memory, and plain against speculative decoding in one
- * process, in turn. Used by `tandem bench`; knows the public API and src/base, nothing else. */
+/* Measuring: how fast this machine reads and computes, how near to that the kernels and the passes
+ * come, and plain against speculative decoding, all in one process, in turn. Used by `tandem bench`;
+ * knows the public API, the kernels' table and src/base, nothing else. */
 #ifndef TD_BENCH_H
 #define TD_BENCH_H
 
 #include "base/base.h"
+#include "format/format.h" /* td_type */
 #include "tandem.h"
 
-/* ---- the read limit: what n threads can read from memory when they do nothing else ---- */
+/* ---- the limits: what n threads can read, or compute, when they do nothing else ---- */
 
 typedef struct bench_probe bench_probe;
 
 /* Maps and fills about size_bytes (less where memory is short, at least 128 MiB or TD_E_MEMORY).
- * The pool is the probe's own. */
+ * The pool is the probe's own. TD_E_ARG: TANDEM_CPU is an unknown word. */
 td_code bench_probe_open(bench_probe **out, int n_threads, size_t size_bytes, td_error *err);
 void bench_probe_close(bench_probe **p);
 size_t bench_probe_size(const bench_probe *p);
+int bench_probe_threads(const bench_probe *p);
+const char *bench_probe_level(const bench_probe *p); /* the kernels': "avx2" ...; static */
 /* Reads everything once; GB/s (1e9 bytes). */
 double bench_probe_read(bench_probe *p);
+/* Multiply-adds a second (1e9) of all threads in registers, over 10 ms: int8 with the widest dot
+ * instruction of the level, float with its widest multiply-add. TANDEM_CPU lowers both. */
+double bench_probe_dot(bench_probe *p);
+double bench_probe_fma(bench_probe *p);
+const char *bench_probe_dot_name(const bench_probe *p); /* the instruction, "plain C"; static */
+const char *bench_probe_fma_name(const bench_probe *p);
+
+/* The highest of what was seen. A limit is what the machine can do, so the best of several looks
+ * counts: on a busy machine a single one falls below what decoding itself reads a moment later. */
+typedef struct bench_limits {
+    double read_gb_per_s, dot_gmac_per_s, fma_gmac_per_s;
+} bench_limits;
+/* Measures each once more, reading n_reads times. */
+void bench_limits_look(bench_limits *best, bench_probe *p, int n_reads);
+void bench_limits_raise(bench_limits *best, const bench_limits *by);
+/* Milliseconds that moving the bytes takes at best, or the arithmetic, whichever is longer. Integer
+ * and float multiply-adds use the same units one after the other, so their times add up. */
+double bench_roofline_ms(const bench_limits *l, double bytes, double int_macs, double float_macs);
+
+/* Asked before each step: what is measured, steps done and in all. False ends with TD_E_CANCELLED. */
+typedef bool bench_tick_fn(void *user, const char *what, int done, int total);
 
 /* ---- order statistics of a few numbers ---- */
 
@@ -73,5 +98,80 @@ typedef struct bench_passes {
 td_code bench_measure_passes(td_session *s, uint64_t step_bytes, bench_probe *probe, int n_rounds,
                              bench_passes *out, bool (*tick)(void *user, int done, int total),
                              void *user, td_error *err);
+
+/* ---- T(m), the time of a pass by its rows, against the roofline ---- */
+
+enum { BENCH_MAX_ROUNDS = 1000 };
+
+typedef struct bench_cost_point {
+    int m;          /* rows of the pass */
+    bench_range ms; /* over the rounds */
+    bench_range roofline_ms;
+    bench_range over;   /* T(m) / roofline of the same round */
+    bench_range growth; /* T(m) / T(1) of the same round; NAN where 1 is not among the widths */
+    double gb_per_s;    /* weights and KV over the median */
+} bench_cost_point;
+
+typedef struct bench_cost {
+    /* set before */
+    int n_context;   /* positions behind which it is measured */
+    const int *rows; /* (n_rows), ascending; borrowed */
+    int n_rows, n_rounds;
+    uint64_t weight_bytes, kv_bytes; /* that a pass reads; KV behind n_context positions */
+    uint64_t int_macs, float_macs;   /* of one row: quantised and float matrices */
+    /* written */
+    bench_range read_gb_per_s, dot_gmac_per_s, fma_gmac_per_s; /* the rounds' limits */
+    bench_cost_point *points;                                  /* (n_rows), the caller's */
+} bench_cost;
+
+/* Rounds over all widths, up and down in turn (ABBA), the limits measured between the passes. A
+ * context longer than the last one goes on from it. */
+td_code bench_measure_cost(td_session *s, bench_probe *probe, bench_cost *c, bench_tick_fn *tick,
+                           void *user, td_error *err);
+
+typedef struct bench_prefill {
+    int n_tokens, n_rounds; /* set before */
+    uint64_t int_macs,
+        float_macs; /* of one row, without the output matrix: prefill needs no logits; set
+                                      before */
+    bench_range ms, tok_per_s, gmac_per_s, dot_gmac_per_s;
+    bench_range share; /* of what the arithmetic limit allows, in the same round */
+} bench_prefill;
+/* Prefills of n_tokens, each of another text. Overwrites the caches. */
+td_code bench_measure_prefill(td_session *s, bench_probe *probe, bench_prefill *p, int n_vocab,
+                              bench_tick_fn *tick, void *user, td_error *err);
+
+/* ---- one product, weights (n_out, n_in) by m rows, against the roofline ---- */
+
+typedef struct bench_kernels bench_kernels;
+
+typedef struct bench_product {
+    td_type type;
+    int n_out, n_in;
+} bench_product;
+
+typedef struct bench_product_point {
+    int m;
+    bench_range ms;              /* of the whole product, over the rounds */
+    double roofline_ms;          /* of the best limits seen around the rounds */
+    bench_range reached;         /* roofline / time */
+    bool by_memory;              /* the bytes are the longer side of the roofline */
+    double gb_per_s, gmac_per_s; /* weights read and multiply-adds done, over the median time */
+} bench_product_point;
+
+/* Room for matrices of memory_bytes together (copies of a smaller one, so that it always comes from
+ * memory) and for passes of max_rows. Borrows the probe and uses its threads. */
+td_code bench_kernels_open(bench_kernels **out, bench_probe *probe, size_t memory_bytes,
+                           int max_rows, td_error *err);
+void bench_kernels_close(bench_kernels **k);
+/* Bytes that exceed every cache of this machine several times. */
+size_t bench_beyond_caches(void);
+/* Whether the level has a product for this type and n_in is a multiple of its block. */
+bool bench_kernels_can(const bench_kernels *k, const bench_product *p);
+/* points: (n_rows). Rounds over all widths, up and down in turn, the limits measured between; `seen`
+ * is raised to the best of them. TD_E_MEMORY leaves k good for smaller products. */
+td_code bench_kernels_measure(bench_kernels *k, const bench_product *p, const int *rows, int n_rows,
+                              int n_rounds, bench_product_point *points, bench_limits *seen,
+                              bench_tick_fn *tick, void *user, td_error *err);
 
 #endif

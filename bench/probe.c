@@ -1,10 +1,16 @@
-/* The read limit: threads XOR their way through a buffer far larger than any cache, in huge pages,
- * with the widest loads this CPU has. Decoding one token reads the weights once, so this is the
- * ceiling of plain decoding; it is measured in the same run because the machine's neighbours change
- * it from minute to minute. Pieces go out by a counter, as the weight panels do: a thread that
- * lost its core for a while must not hold up the others. */
-#include "bench/bench.h"
+/* The limits of this machine's threads: reading and arithmetic.
+ *
+ * Reading: they XOR their way through a buffer far larger than any cache, in huge pages, with the
+ * widest loads this CPU has. Decoding one token reads the weights once, so this is the ceiling of
+ * plain decoding; it is measured in the same run because the machine's neighbours change it from
+ * minute to minute. Pieces go out by a counter, as the weight panels do: a thread that lost its
+ * core for a while must not hold up the others.
+ *
+ * Arithmetic: the loops of rate.c, on all threads for a few milliseconds. */
+#include "bench/bench_internal.h"
+#include "kernels/kernels.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +29,8 @@ struct bench_probe {
     char *data;    /* owns; size_bytes + AHEAD_BYTES, so that prefetching stays inside */
     size_t size_bytes;
     read_fn *read;
+    bench_rate dot, fma;
+    const char *level; /* static */
     td_split split;
     _Atomic uint64_t sink; /* the sums go here, or the compiler drops the loads */
 };
@@ -103,10 +111,42 @@ static void read_job(void *arg, int thread, int n_threads) {
     p->sink ^= x;
 }
 
+/* A loop of rate.c on every thread until the time is over. */
+typedef struct rate_job {
+    const bench_rate *rate;
+    uint64_t end_ns;
+    _Atomic long turns;
+} rate_job;
+
+enum { RATE_NS = 10000000 };
+
+static void rate_until(void *arg, int thread, int n_threads) {
+    rate_job *j = arg;
+    (void)thread, (void)n_threads;
+    while (td_now_ns() < j->end_ns) {
+        j->rate->run(j->rate->turns);
+        j->turns += j->rate->turns;
+    }
+}
+
+/* Gmac/s. What a thread that comes late or loses its core does not do is missing from the sum. */
+static double rate_of(bench_probe *p, const bench_rate *rate) {
+    const uint64_t begin = td_now_ns();
+    rate_job j = {.rate = rate, .end_ns = begin + RATE_NS};
+    td_pool_run(p->pool, rate_until, &j);
+    return (double)j.turns * (double)rate->macs / (double)(td_now_ns() - begin);
+}
+
 td_code bench_probe_open(bench_probe **out, int n_threads, size_t size_bytes, td_error *err) {
+    const kern_table *kern;
+    unsigned cpu;
     td_code rc;
+    if ((rc = td_cpu_features(&cpu, err)) || (rc = kern_table_get(&kern, err))) return rc;
     bench_probe *p = td_calloc(1, sizeof *p);
     if (!p) return td_fail(err, TD_E_MEMORY, "out of memory for the read probe");
+    p->level = kern->level;
+    p->dot = bench_rate_dot(cpu, kern->level);
+    p->fma = bench_rate_fma(cpu, kern->level);
     const size_t room = td_memory_available() / 2; /* the models are loaded beside it */
     if (size_bytes > room) size_bytes = room;
     if (size_bytes < MIN_BYTES) {
@@ -148,4 +188,50 @@ double bench_probe_read(bench_probe *p) {
     const uint64_t begin = td_now_ns();
     td_pool_run(p->pool, read_job, p);
     return (double)p->size_bytes / (double)(td_now_ns() - begin);
+}
+
+double bench_probe_dot(bench_probe *p) {
+    return rate_of(p, &p->dot);
+}
+
+double bench_probe_fma(bench_probe *p) {
+    return rate_of(p, &p->fma);
+}
+
+const char *bench_probe_dot_name(const bench_probe *p) {
+    return p->dot.name;
+}
+
+const char *bench_probe_fma_name(const bench_probe *p) {
+    return p->fma.name;
+}
+
+const char *bench_probe_level(const bench_probe *p) {
+    return p->level;
+}
+
+td_pool *bench_probe_pool(bench_probe *p) {
+    return p->pool;
+}
+
+int bench_probe_threads(const bench_probe *p) {
+    return td_pool_size(p->pool);
+}
+
+void bench_limits_raise(bench_limits *best, const bench_limits *by) {
+    best->read_gb_per_s = fmax(best->read_gb_per_s, by->read_gb_per_s);
+    best->dot_gmac_per_s = fmax(best->dot_gmac_per_s, by->dot_gmac_per_s);
+    best->fma_gmac_per_s = fmax(best->fma_gmac_per_s, by->fma_gmac_per_s);
+}
+
+void bench_limits_look(bench_limits *best, bench_probe *p, int n_reads) {
+    bench_limits now = {.dot_gmac_per_s = bench_probe_dot(p), .fma_gmac_per_s = bench_probe_fma(p)};
+    for (int i = 0; i < n_reads; i++)
+        now.read_gb_per_s = fmax(now.read_gb_per_s, bench_probe_read(p));
+    bench_limits_raise(best, &now);
+}
+
+double bench_roofline_ms(const bench_limits *l, double bytes, double int_macs, double float_macs) {
+    const double arithmetic = int_macs / l->dot_gmac_per_s + float_macs / l->fma_gmac_per_s;
+    return fmax(bytes / l->read_gb_per_s, arithmetic) / 1e6;
 }

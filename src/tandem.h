@@ -235,7 +235,8 @@ TD_API td_code td_logits(td_session *s, const td_token *tokens, size_t n, size_t
                          td_error *err);
 
 /* Median milliseconds of a target pass of m rows (1 <= m <= draft_max + 1) behind n_context positions, over
- * `repeats` passes: what a verify pass costs. Overwrites the caches. */
+ * `repeats` passes: what a verify pass costs. Overwrites the caches; the text is always the same one, so that a
+ * longer context goes on from where the call before it ended. */
 TD_API td_code td_measure_pass(td_session *s, int n_context, int m, int repeats, double *ms, td_error *err);
 
 #ifdef __cplusplus
