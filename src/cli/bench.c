@@ -382,6 +382,7 @@ static void close_bench(bench *b) {
 int cli_bench(cli_args *a) {
     bench b = {0};
     int rc;
+    if (a->mode != CLI_COMPARE) return cli_measure(a);
     if (a->sampling.seed == UINT64_MAX) a->sampling.seed = 1; /* the same tokens each run */
     cli_progress_init(!a->no_progress);
     if ((rc = prepare(&b, a))) goto fail;

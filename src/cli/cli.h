@@ -15,14 +15,24 @@
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_MISUSE = 2, CLI_SIGNAL = 128 /* + the signal's number */ };
 
 enum {
-    CLI_LIST_MAX = 256, /* --stop, --logit-bias, bench's -k: at most so many each */
-    CLI_BENCH_RUNS = 4, /* even: as many runs begin with plain as with speculation */
+    CLI_LIST_MAX = 256,   /* --stop, --logit-bias, bench's -k: at most so many each */
+    CLI_ROWS_MAX = 512,   /* --rows: rows of the widest product */
+    CLI_BENCH_RUNS = 4,   /* even: as many runs begin with plain as with speculation */
+    CLI_MEASURE_RUNS = 5, /* of --roofline, --kernels and --cost */
     CLI_BENCH_PREDICT = 128
 };
 
 /* ---- commands and their options ---- */
 
 typedef enum cli_command { CLI_RUN = 1, CLI_BENCH = 2, CLI_INSPECT = 4 } cli_command;
+
+/* What bench measures; bits. */
+typedef enum cli_mode {
+    CLI_COMPARE = 1, /* plain against speculative */
+    CLI_ROOFLINE = 2,
+    CLI_KERNELS = 4,
+    CLI_COST = 8
+} cli_mode;
 
 /* Everything the options can say; unset pointers are NULL. Strings are argv's own, or are freed by
  * cli_args_free where --escape rewrote them. */
@@ -46,8 +56,15 @@ typedef struct cli_args {
     int n_bias, n_stops, n_k; /* n_k 0: draft_max, the library's default */
     int draft_max;
     int n_runs;
+    /* measuring: rows and contexts are (n_rows), (n_contexts), ascending; none: the mode's own */
+    cli_mode mode;
+    bool roofline, kernels, cost;
+    const char *types;
+    int rows[CLI_ROWS_MAX], contexts[CLI_LIST_MAX];
+    int n_rows, n_contexts;
     /* output */
     const char *json;
+    bool print_json; /* --format json */
     bool json_flag, quiet, no_progress, tensors, keys;
     /* what the options did not take */
     const char *file;
@@ -62,6 +79,7 @@ void cli_args_free(cli_args *a);
 /* Each takes parsed arguments and returns the exit code. */
 int cli_run(cli_args *a);
 int cli_bench(cli_args *a);
+int cli_measure(cli_args *a); /* bench --roofline, --kernels, --cost */
 int cli_inspect(cli_args *a);
 
 /* ---- help.c ---- */
@@ -118,6 +136,8 @@ bool cli_write(const char *text, size_t len);
 /* CLI_OK when everything printed to standard output arrived, else one line and CLI_FAILED. */
 int cli_finish_stdout(void);
 
+/* Prints it to standard output; takes root. */
+int cli_json_print(json_t *root);
 /* --json FILE. Check before the work, write after it: into a file beside it, then renamed, so that
  * a reader never sees half of it. Devices and pipes are written in place. */
 int cli_json_check(const char *path);

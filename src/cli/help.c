@@ -24,8 +24,10 @@ static const struct {
      "exits with 130; a second one ends at once.\n\n"
      "The sampler works in this order: logit bias, penalties, top-k, top-p, min-p, temperature."},
     {CLI_BENCH, "bench",
-     "tandem bench -m TARGET -md DRAFT [-p TEXT | -f FILE | --prompts FILE] [options]",
-     "compare plain and speculative decoding on this machine",
+     "tandem bench -m TARGET -md DRAFT [-p TEXT | -f FILE | --prompts FILE] [options]\n"
+     "tandem bench --cost -m MODEL [-c LIST] [--rows LIST] [options]\n"
+     "tandem bench --roofline | --kernels [--type LIST] [--rows LIST] [options]",
+     "measure here: plain against speculative decoding, passes, kernels",
      "Loads both models once and generates the same tokens plainly and with each draft length in "
      "turn, "
      "back and forth, so that a change of the machine's speed meets both. Prints tokens a second, "
@@ -34,7 +36,23 @@ static const struct {
      "drafted "
      "tokens was accepted, and whether the tokens were the same (--temp 0, the default). Then it "
      "measures, side by side, how fast this machine reads memory, how much of that plain decoding "
-     "uses, and what a pass of several rows costs. Without a prompt a built-in one is used."},
+     "uses, and what a pass of several rows costs. Without a prompt a built-in one is used.\n\n"
+     "--roofline measures the limits of the machine's threads: B, what they read from memory over "
+     "a "
+     "gigabyte in huge pages; I, the multiply-adds of the widest int8 dot instruction of the "
+     "level; "
+     "and the same for floats. TANDEM_CPU lowers the level. No model is needed.\n\n"
+     "--kernels times the matrix product of every type of weights, at the shapes of three small "
+     "models, by the number of rows m: GB/s of weights, Gmac/s (1e9 multiply-adds a second, half "
+     "of "
+     "what others count as operations), and how much it reaches of its roofline, the time "
+     "max(bytes / B, m * multiply-adds / I) that the machine allows. The weights come from memory: "
+     "copies of a matrix are read in turn, more than the caches hold.\n\n"
+     "--cost times passes of a model by rows and context: T(m) beside its roofline, max((weights + "
+     "KV) / B, m * multiply-adds / I), attention's multiply-adds left out; and prefill of 512 "
+     "tokens with its share of I. B and I are measured between the passes. It takes minutes, most "
+     "of them for reading the longest context; -c 512 is quicker. With --format json it prints an "
+     "array of objects with context, m, ms and roofline_ms, among others."},
     {CLI_INSPECT, "inspect", "tandem inspect FILE [options]", "show what a GGUF file holds",
      "Prints architecture, sizes, tensor types, tokenizer, chat template and the bytes of KV cache "
      "a "
@@ -170,6 +188,7 @@ void cli_print_help(FILE *f) {
                "  tandem run -m target.gguf --chat -p 'Why is the sky blue?'\n"
                "  git diff | tandem run -m target.gguf -md draft.gguf --chat -p - --temp 0\n"
                "  tandem bench -m target.gguf -md draft.gguf -k 2,4,8\n"
+               "  tandem bench --cost -m target.gguf -c 512 --rows 1-9\n"
                "  tandem inspect target.gguf\n\n");
     wrap(f, "'tandem --version' prints the version and the instruction set in use.", 0, 0);
     wrap(f, environment, 0, 0);

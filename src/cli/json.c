@@ -1,4 +1,4 @@
-/* Writing --json FILE so that a reader sees all of it or nothing. */
+/* JSON on standard output, and writing --json FILE so that a reader sees all of it or nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,6 +25,15 @@ json_t *cli_json_text(const char *text) {
     s = json_string(copy);
     free(copy);
     return s;
+}
+
+int cli_json_print(json_t *root) {
+    char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) : NULL;
+    json_decref(root);
+    if (!text) return cli_failed("out of memory");
+    printf("%s\n", text);
+    free(text);
+    return CLI_OK;
 }
 
 /* The folder of path, "." when it names none; the caller's. */

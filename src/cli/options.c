@@ -20,7 +20,10 @@ typedef enum kind {
     BIAS,     /* one more TOKEN+BIAS */
     SEED,     /* uint64_t, or -1 */
     KV_TYPE,
-    DRAFT_MAX /* run: one number; bench: a list */
+    CONTEXT,   /* run: one number; bench: a list */
+    DRAFT_MAX, /* the same */
+    ROWS,      /* a list */
+    FORMAT
 } kind;
 
 typedef struct option {
@@ -29,26 +32,29 @@ typedef struct option {
     kind kind;
     size_t offset;
     double min, max;
+    unsigned modes; /* of bench, where it is more than plain comparison; 0: CLI_COMPARE */
 } option;
 
 #define AT(field) offsetof(cli_args, field)
 #define BOTH (CLI_RUN | CLI_BENCH)
+#define MEASURE (CLI_ROOFLINE | CLI_KERNELS | CLI_COST)
+#define ANY_MODE (CLI_COMPARE | MEASURE)
 
 static const option options[] = {
     {"Models", "-m --model", "FILE",
      "the target model, a GGUF file; of a split file the first part", BOTH | CLI_INSPECT, TEXT,
-     AT(model)},
+     AT(model), .modes = CLI_COMPARE | CLI_COST},
     {"Models", "-md --model-draft", "FILE",
      "the draft model, a small one with the same vocabulary; without it nothing is drafted", BOTH,
      TEXT, AT(draft)},
     {"Models", "-c --ctx-size", "N",
      "positions of the context; 0: as many as the model was trained for; default: the smaller of "
-     "that and 4096 (bench: what the work needs)",
-     BOTH, INT, AT(n_ctx), 0, 1 << 28},
+     "that and 4096 (bench: what the work needs; --cost: a list, default 512,2048,8192)",
+     BOTH, CONTEXT, AT(n_ctx), 0, 1 << 28, CLI_COMPARE | CLI_COST},
     {"Models", "-t --threads", "N", "threads; default: the cores this process may use", BOTH, INT,
-     AT(n_threads), 1, 1024},
+     AT(n_threads), 1, 1024, ANY_MODE},
     {"Models", "--kv-type", "TYPE", "numbers in the KV cache, f16 or f32; default f16", BOTH,
-     KV_TYPE, AT(kv_type)},
+     KV_TYPE, AT(kv_type), .modes = CLI_COMPARE | CLI_COST},
 
     {"Prompt", "-p --prompt", "TEXT",
      "the prompt; - reads standard input, as does giving neither -p nor -f in a pipe", BOTH, TEXT,
@@ -84,8 +90,23 @@ static const option options[] = {
      DRAFT_MAX, 0, 0, TD_MAX_DRAFT},
     {"Speculation", "--no-draft", NULL, "decode plainly; -md is not loaded", CLI_RUN, FLAG,
      AT(no_draft)},
-    {"Measuring", "--runs", "N", "how often each case runs, in turn; default 4", CLI_BENCH, INT,
-     AT(n_runs), 1, 1000},
+    {"Measuring", "--runs", "N",
+     "how often each case runs, in turn; default 4, with one of the next three 5", CLI_BENCH, INT,
+     AT(n_runs), 1, 1000, ANY_MODE},
+    {"Measuring", "--roofline", NULL,
+     "what the machine can do: reading memory, int8 dot products, float multiply-adds", CLI_BENCH,
+     FLAG, AT(roofline), .modes = ANY_MODE},
+    {"Measuring", "--kernels", NULL,
+     "every kind of matrix product by shape and rows, against the roofline", CLI_BENCH, FLAG,
+     AT(kernels), .modes = ANY_MODE},
+    {"Measuring", "--cost", NULL,
+     "the time of a pass of -m by its rows and context, against the roofline", CLI_BENCH, FLAG,
+     AT(cost), .modes = ANY_MODE},
+    {"Measuring", "--rows", "LIST",
+     "rows of a product or pass, as in 1,2,5-8; default 1,2,4,8,16,64 (--cost: 1-32)", CLI_BENCH,
+     ROWS, 0, 1, CLI_ROWS_MAX, CLI_KERNELS | CLI_COST},
+    {"Measuring", "--type", "LIST", "only these types of weights, as in Q4_K,Q6_K; default all",
+     CLI_BENCH, TEXT, AT(types), .modes = CLI_KERNELS},
 
     {"Sampling", "--temp --temperature", "T",
      "temperature; 0 takes the most probable token (bench: the default); default 0.8", BOTH, REAL,
@@ -115,15 +136,18 @@ static const option options[] = {
      "the same seed and options give the same text; -1: a new one each time; default -1", BOTH,
      SEED, AT(sampling.seed)},
 
+    {"Output", "--format", "FORMAT",
+     "of what --roofline, --kernels and --cost print: text (the default) or json", CLI_BENCH,
+     FORMAT, AT(print_json), .modes = MEASURE},
     {"Output", "--json", "FILE", "write the figures there, too, as one JSON object", BOTH, TEXT,
-     AT(json)},
+     AT(json), .modes = ANY_MODE},
     {"Output", "--json", NULL, "print one JSON object instead of text", CLI_INSPECT, FLAG,
      AT(json_flag)},
     {"Output", "--tensors", NULL, "every tensor, its shape, type and size", CLI_INSPECT, FLAG,
      AT(tensors)},
     {"Output", "--keys", NULL, "every key of the file's metadata", CLI_INSPECT, FLAG, AT(keys)},
     {"Output", "--no-progress", NULL, "no progress line on the terminal", BOTH, FLAG,
-     AT(no_progress)},
+     AT(no_progress), .modes = ANY_MODE},
     {"Output", "-q --quiet", NULL, "neither progress nor meters", CLI_RUN, FLAG, AT(quiet)},
     {"Output", "-h --help", NULL, "this text", BOTH | CLI_INSPECT, FLAG, AT(help)},
 };
@@ -278,26 +302,51 @@ static int add_stop(cli_args *a, const char *name, const char *value) {
     return CLI_OK;
 }
 
-static int set_draft_max(cli_args *a, const option *o, const char *name, const char *value) {
-    if (a->command != CLI_BENCH) {
-        a->n_k = 1;
-        return set_int(a->k, o, name, value);
+/* Numbers and ranges with commas between them: 1,2,5-8. */
+static int set_list(int *list, int *n, int most, const option *o, const char *name,
+                    const char *value, double min) {
+    const char *p = value;
+    *n = 0;
+    for (bool more = true; more;) {
+        char *end;
+        errno = 0;
+        const long long from = isdigit((unsigned char)*p) ? strtoll(p, &end, 10) : -1;
+        long long to = from;
+        if (from >= 0 && *end == '-' && isdigit((unsigned char)end[1]))
+            to = strtoll(end + 1, &end, 10);
+        if (from < 0 || errno || (*end && *end != ',') || (double)from < min ||
+            (double)to > o->max || to < from)
+            return cli_misuse("%s takes numbers from %.0f to %.0f with commas between them, or "
+                              "ranges as in 1-8, not '%s'",
+                              name, min, o->max, value);
+        if (to - from >= most - *n) return cli_misuse("%s: at most %d of them", name, most);
+        for (long long v = from; v <= to; v++)
+            list[(*n)++] = (int)v;
+        more = *end == ',';
+        p = end + 1;
     }
-    char *list = strdup(value), *rest = list, *word;
-    int rc = list ? CLI_OK : cli_failed("out of memory");
-    a->n_k = 0;
-    while (!rc && (word = strsep(&rest, ","))) {
-        long long v;
-        if (!read_int(word, &v) || v < 1 || v > TD_MAX_DRAFT)
-            rc = cli_misuse("%s takes numbers from 1 to %d with commas between them, not '%s'",
-                            name, TD_MAX_DRAFT, value);
-        else if (a->n_k == TD_MAX_DRAFT)
-            rc = cli_misuse("%s: at most %d lengths", name, TD_MAX_DRAFT);
-        else
-            a->k[a->n_k++] = (int)v;
-    }
-    free(list);
-    return rc;
+    return CLI_OK;
+}
+
+static int by_number(const void *a, const void *b) {
+    const int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+/* Ascending, each once. */
+static void sort_list(int *list, int *n) {
+    int kept = 0;
+    qsort(list, (size_t)*n, sizeof *list, by_number);
+    for (int i = 0; i < *n; i++)
+        if (!i || list[i] != list[kept - 1]) list[kept++] = list[i];
+    *n = kept;
+}
+
+static int set_format(bool *json, const char *name, const char *value) {
+    if (strcmp(value, "text") && strcmp(value, "json"))
+        return cli_misuse("%s takes text or json, not '%s'", name, value);
+    *json = !strcmp(value, "json");
+    return CLI_OK;
 }
 
 static int set(cli_args *a, const option *o, const char *name, const char *value) {
@@ -325,8 +374,18 @@ static int set(cli_args *a, const option *o, const char *name, const char *value
             return cli_misuse("%s takes f16 or f32, not '%s'", name, value);
         *(td_kv_type *)field = !strcmp(value, "f32") ? TD_KV_F32 : TD_KV_F16;
         return CLI_OK;
+    case CONTEXT:
+        if (a->command != CLI_BENCH) return set_int(field, o, name, value);
+        return set_list(a->contexts, &a->n_contexts, CLI_LIST_MAX, o, name, value, o->min);
     case DRAFT_MAX:
-        return set_draft_max(a, o, name, value);
+        if (a->command == CLI_BENCH)
+            return set_list(a->k, &a->n_k, TD_MAX_DRAFT, o, name, value, 1);
+        a->n_k = 1;
+        return set_int(a->k, o, name, value);
+    case ROWS:
+        return set_list(a->rows, &a->n_rows, CLI_ROWS_MAX, o, name, value, o->min);
+    case FORMAT:
+        return set_format(field, name, value);
     }
     return CLI_OK;
 }
@@ -368,7 +427,62 @@ static int unescape(cli_args *a, const char **text) {
     return CLI_OK;
 }
 
-static int check_together(cli_args *a) {
+static const struct {
+    cli_mode mode;
+    const char *name;
+} modes[] = {{CLI_ROOFLINE, "--roofline"}, {CLI_KERNELS, "--kernels"}, {CLI_COST, "--cost"}};
+enum { N_MODES = sizeof modes / sizeof *modes };
+
+static const char *mode_name(cli_mode mode) {
+    for (int i = 0; i < N_MODES; i++)
+        if (modes[i].mode == mode) return modes[i].name;
+    return "";
+}
+
+/* An option that the mode would leave unheard is refused. */
+static int check_mode(cli_args *a, const bool *given) {
+    if (a->roofline + a->kernels + a->cost > 1)
+        return cli_misuse("one at a time: --roofline, --kernels or --cost");
+    a->mode = a->roofline  ? CLI_ROOFLINE
+              : a->kernels ? CLI_KERNELS
+              : a->cost    ? CLI_COST
+                           : CLI_COMPARE;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const unsigned of = options[i].modes ? options[i].modes : (unsigned)CLI_COMPARE;
+        if (!given[i] || (of & (unsigned)a->mode)) continue;
+        const char *names = options[i].names, *last = strrchr(names, ' ');
+        const char *longest = last ? last + 1 : names;
+        if (a->mode != CLI_COMPARE)
+            return cli_misuse("%s does not go with %s", longest, mode_name(a->mode));
+        char wanted[64] = "";
+        for (int m = 0; m < N_MODES; m++)
+            if (of & (unsigned)modes[m].mode)
+                snprintf(wanted + strlen(wanted), sizeof wanted - strlen(wanted), "%s%s",
+                         *wanted ? " or " : "", modes[m].name);
+        return cli_misuse("%s needs %s", longest, wanted);
+    }
+    return CLI_OK;
+}
+
+static int check_bench(cli_args *a, const bool *given) {
+    const int rc = check_mode(a, given);
+    if (rc) return rc;
+    if (!a->n_runs) a->n_runs = a->mode == CLI_COMPARE ? CLI_BENCH_RUNS : CLI_MEASURE_RUNS;
+    sort_list(a->rows, &a->n_rows);
+    sort_list(a->contexts, &a->n_contexts);
+    if (a->mode == CLI_COST) {
+        if (a->n_rows && a->rows[a->n_rows - 1] > TD_MAX_DRAFT + 1)
+            return cli_misuse("--rows: a pass has at most %d rows with --cost", TD_MAX_DRAFT + 1);
+        if (a->n_contexts && !a->contexts[0])
+            return cli_misuse("-c: --cost measures behind one position or more, not 0");
+        return CLI_OK;
+    }
+    if (a->n_contexts > 1) return cli_misuse("-c takes one number; a list needs --cost");
+    if (a->n_contexts) a->n_ctx = a->contexts[0];
+    return CLI_OK;
+}
+
+static int check_together(cli_args *a, const bool *given) {
     const char *command = cli_command_name(a->command);
     if (a->command == CLI_INSPECT) {
         if (a->file && a->model) return cli_misuse("one file at a time: '%s' or -m", a->file);
@@ -380,6 +494,13 @@ static int check_together(cli_args *a) {
         return cli_misuse(
             "unexpected argument '%s'; the prompt is given with -p or -f, the model with -m",
             a->file);
+    if (a->json && !strcmp(a->json, "-"))
+        return cli_misuse("--json writes a file; standard output is for the %s",
+                          a->command == CLI_RUN ? "text" : "tables");
+    if (a->command == CLI_BENCH) {
+        const int rc = check_bench(a, given);
+        if (rc || a->mode == CLI_ROOFLINE || a->mode == CLI_KERNELS) return rc;
+    }
     if (!a->model)
         return a->draft ? cli_misuse("-md needs a target as well: -m FILE")
                         : cli_misuse("%s needs a model: -m FILE", command);
@@ -391,13 +512,10 @@ static int check_together(cli_args *a) {
             "--chat is made of control tokens; it does not go with --no-parse-special");
     if (a->command == CLI_RUN && a->n_k && a->k[0] && !a->draft && !a->no_draft)
         return cli_misuse("-k needs a draft model: -md FILE");
-    if (a->command == CLI_BENCH && !a->draft)
+    if (a->mode == CLI_COMPARE && !a->draft)
         return cli_misuse("bench compares with a draft model: -md FILE");
     if (a->command == CLI_BENCH && a->n_predict < 1)
         return cli_misuse("-n: bench needs at least one token to time");
-    if (a->json && !strcmp(a->json, "-"))
-        return cli_misuse("--json writes a file; standard output is for the %s",
-                          a->command == CLI_RUN ? "text" : "tables");
     return CLI_OK;
 }
 
@@ -408,13 +526,12 @@ static void set_defaults(cli_args *a, cli_command command) {
     a->sampling.seed = UINT64_MAX;
     a->draft_max = opt.draft_max;
     a->n_predict = command == CLI_BENCH ? CLI_BENCH_PREDICT : -1;
-    a->n_runs = CLI_BENCH_RUNS;
     if (command == CLI_BENCH) a->sampling.temperature = 0;
 }
 
 int cli_parse(cli_args *a, cli_command command, int argc, char **argv) {
     int rc;
-    bool only_files = false;
+    bool only_files = false, given[N_OPTIONS] = {0};
     set_defaults(a, command);
     for (int i = 0; i < argc; i++) {
         const char *arg = argv[i];
@@ -448,6 +565,7 @@ int cli_parse(cli_args *a, cli_command command, int argc, char **argv) {
                     value, name, value);
         }
         if ((rc = set(a, o, name, value))) return rc;
+        given[o - options] = true;
         if (a->help) return CLI_OK;
     }
     if (a->escape) {
@@ -455,7 +573,7 @@ int cli_parse(cli_args *a, cli_command command, int argc, char **argv) {
         for (int i = 0; i < a->n_stops; i++)
             if ((rc = unescape(a, &a->stops[i]))) return rc;
     }
-    return check_together(a);
+    return check_together(a, given);
 }
 
 void cli_args_free(cli_args *a) {
