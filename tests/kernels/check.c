@@ -1,10 +1,10 @@
 /* Checks every kernel at every level this machine has against `ref`, bit for bit, and `ref` against double
  * arithmetic on td_dequantize's values (in the manner of dav1d's checkasm).
  *
- *   check_kernels [--seed S] [--rounds N] [--bench [--type Q4_K] [--level avx512]]
+ *   check_kernels [--seed S] [--rounds N] [--level avx512]
  *
  * Random and extreme inputs, odd sizes, guard bytes behind every output; each row alone, in batches of every
- * width and in any panel range gives the same bits (contract R). --bench prints GB/s and multiply-adds. */
+ * width and in any panel range gives the same bits (contract R). `tandem bench --kernels` measures them. */
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -366,70 +366,20 @@ static void check_all(const kern_table *ref, const kern_table *k, int rounds) {
     }
 }
 
-/* ---- bench ---- */
-
-typedef struct bench_job {
-    const kern_table *k;
-    const problem *p;
-    kern_acts a;
-    float *y;
-    td_split split;
-} bench_job;
-
-static void bench_run(void *arg, int thread, int n) {
-    (void)thread, (void)n;
-    bench_job *j = arg;
-    int b, e;
-    while (td_split_next(&j->split, &b, &e))
-        j->k->gemm[j->p->mat.type](&j->p->mat, b, e, &j->a, j->y, (size_t)j->p->mat.n_out);
-}
-
-static void bench(const kern_table *k, td_pool *pool, td_type type) {
-    enum { OUT = 120000, IN = 1536, ROWS = 16 };
-    problem p;
-    problem_make(&p, k, type, OUT, IN, ROWS, false);
-    float *y = must((size_t)OUT * ROWS * 4);
-    const double bytes = (double)kern_mat_bytes(&p.mat);
-    double base = 0;
-    printf("%-8s %-6s %7.1f MB ", k->level, td_type_get(type)->name, bytes / 1e6);
-    static const int widths[] = {1, 2, 3, 4, 5, 8, 9, 12, 16};
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-        bench_job j = {k, &p, acts_slice(&p.acts, 0, widths[i]), y, {0}};
-        double best = 1e9;
-        for (int r = 0; r < 7; r++) {
-            td_split_init(&j.split, p.mat.n_panels, 32);
-            const uint64_t t0 = td_now_ns();
-            td_pool_run(pool, bench_run, &j);
-            const double t = (double)(td_now_ns() - t0) / 1e9;
-            if (t < best) best = t;
-        }
-        if (!base) base = best, printf("%5.1f GB/s; T(m)/T(1):", bytes / best / 1e9);
-        printf(" %d:%.2f", widths[i], best / base);
-        if (widths[i] == 16) printf(" %.0f Gmac/s", (double)OUT * IN * 16 / best / 1e9);
-    }
-    printf("\n");
-    free(y);
-    problem_free(&p);
-}
-
 int main(int argc, char **argv) {
     uint64_t seed = 1;
     int rounds = 12;
-    bool do_bench = false;
-    const char *only_type = NULL, *only_level = NULL;
+    const char *only_level = NULL;
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--bench")) do_bench = true;
-        else if (i + 1 < argc && !strcmp(argv[i], "--seed")) seed = strtoull(argv[++i], NULL, 0);
+        if (i + 1 < argc && !strcmp(argv[i], "--seed")) seed = strtoull(argv[++i], NULL, 0);
         else if (i + 1 < argc && !strcmp(argv[i], "--rounds")) rounds = atoi(argv[++i]);
-        else if (i + 1 < argc && !strcmp(argv[i], "--type")) only_type = argv[++i];
         else if (i + 1 < argc && !strcmp(argv[i], "--level")) only_level = argv[++i];
-        else return fprintf(stderr, "usage: %s [--seed S] [--rounds N] [--bench [--type T] [--level L]]\n", argv[0]), 2;
+        else return fprintf(stderr, "usage: %s [--seed S] [--rounds N] [--level L]\n", argv[0]), 2;
     }
     rng_state = seed;
     unsigned has;
     td_error err;
-    td_pool *pool = NULL;
-    if (td_cpu_features(&has, &err) || td_pool_open(&pool, td_cpu_count(), &err))
+    if (td_cpu_features(&has, &err))
         return fprintf(stderr, "%s\n", err.msg), 1;
     const unsigned levels[] = {0, TD_CPU_AVX2, TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512_VNNI,
                                TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512_VNNI | TD_CPU_AMX};
@@ -442,16 +392,9 @@ int main(int argc, char **argv) {
         if (i && !strcmp(k.level, was)) continue; /* this build has no such level */
         was = k.level;
         if (only_level && strcmp(only_level, k.level)) continue;
-        if (do_bench) {
-            for (int t = 0; t < N_TYPES; t++)
-                if (!only_type || !strcmp(only_type, td_type_get(types[t])->name)) bench(&k, pool, types[t]);
-            continue;
-        }
         check_all(&ref, i ? &k : &ref, rounds);
         printf("%s: checked\n", k.level);
     }
-    td_pool_close(pool);
-    if (do_bench) return 0;
     printf("[  PASSED  ] %d test(s).\n", n_passed);
     if (n_failed) printf("[  FAILED  ] %d test(s), seed %llu\n", n_failed, (unsigned long long)seed);
     return n_failed != 0;
