@@ -123,10 +123,11 @@ enum {
     TD_CPU_AVX2 = 1 << 0,        /* AVX2 + FMA + F16C */
     TD_CPU_AVX512 = 1 << 1,      /* F, BW, VL, DQ */
     TD_CPU_AVX512_VNNI = 1 << 2, /* vpdpbusd on 512 bits */
-    TD_CPU_AMX = 1 << 3          /* int8 tiles, and the kernel granted them */
+    TD_CPU_AMX = 1 << 3,         /* int8 tiles, and the kernel granted them */
+    TD_CPU_DOTPROD = 1 << 4      /* ARM: sdot and udot (Armv8.2) */
 };
-/* Features of this CPU, lowered by TANDEM_CPU=ref|avx2|avx512|amx where that is set (an unknown
- * word fails). Read once a call; cheap enough. */
+/* Features of this CPU, lowered by TANDEM_CPU where that is set: ref|avx2|avx512|amx on x86-64,
+ * ref|neon on ARM (any other word fails). Read once a call; cheap enough. */
 td_code td_cpu_features(unsigned *out, td_error *err);
 
 #endif

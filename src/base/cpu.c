@@ -77,10 +77,23 @@ static unsigned cpu_has(void) {
         f |= TD_CPU_AMX;
     return f;
 }
+
+#define LEVEL_WORDS "ref, avx2, avx512 or amx"
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+static unsigned cpu_has(void) {
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? TD_CPU_DOTPROD : 0;
+}
+
+#define LEVEL_WORDS "ref or neon"
 #else
 static unsigned cpu_has(void) {
     return 0;
 }
+
+#define LEVEL_WORDS "ref"
 #endif
 
 td_code td_cpu_features(unsigned *out, td_error *err) {
@@ -89,9 +102,13 @@ td_code td_cpu_features(unsigned *out, td_error *err) {
         unsigned mask;
     } levels[] = {
         {"ref", 0},
+#if defined(__x86_64__)
         {"avx2", TD_CPU_AVX2},
         {"avx512", TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512_VNNI},
         {"amx", TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512_VNNI | TD_CPU_AMX},
+#elif defined(__aarch64__)
+        {"neon", TD_CPU_DOTPROD},
+#endif
     };
     unsigned mask = ~0u;
     const char *want = getenv("TANDEM_CPU");
@@ -100,8 +117,7 @@ td_code td_cpu_features(unsigned *out, td_error *err) {
         while (i < n && strcmp(levels[i].name, want))
             i++;
         if (i == n)
-            return td_fail(err, TD_E_ARG, "TANDEM_CPU is '%s'; it may be ref, avx2, avx512 or amx",
-                           want);
+            return td_fail(err, TD_E_ARG, "TANDEM_CPU is '%s'; it may be " LEVEL_WORDS, want);
         mask = levels[i].mask;
     }
     *out = cpu_has() & mask;

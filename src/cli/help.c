@@ -64,7 +64,8 @@ static const char exit_codes[] = "Exit codes: 0 done, 1 failed, 2 misuse (the co
                                  "TANDEM_CPU), 130 stopped by Ctrl-C, "
                                  "143 by SIGTERM.";
 static const char environment[] =
-    "TANDEM_CPU=ref|avx2|avx512|amx lowers the instruction set; the text does not change.";
+    "TANDEM_CPU=ref|avx2|avx512|amx (on ARM ref|neon) lowers the instruction set; the text does not "
+    "change.";
 
 cli_command cli_command_find(const char *name) {
     for (int i = 0; i < N_COMMANDS; i++)

@@ -31,7 +31,7 @@ def tool(build, *args, level=None):
 def levels(build):
     """The instruction sets that this machine has, lowest first."""
     found = []
-    for level in ("ref", "avx2", "avx512", "amx"):
+    for level in ("ref", "avx2", "avx512", "amx", "neon"):
         name = tool(build, "level", level=level).stdout.strip()
         if name and name not in found:
             found.append(name)
