@@ -1,10 +1,11 @@
 /* Checks every kernel at every level this machine has against `ref`, bit for bit, and `ref` against double
  * arithmetic on td_dequantize's values (in the manner of dav1d's checkasm).
  *
- *   check_kernels [--seed S] [--rounds N] [--level avx512]
+ *   check_kernels [--seed S] [--rounds N] [--level avx512] [--expect ref,avx2]
  *
  * Random and extreme inputs, odd sizes, guard bytes behind every output; each row alone, in batches of every
- * width and in any panel range gives the same bits (contract R). `tandem bench --kernels` measures them. */
+ * width and in any panel range gives the same bits (contract R); `ref` itself gives the same on every architecture.
+ * --expect: the levels that this machine must have. `tandem bench --kernels` measures them. */
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -366,15 +367,55 @@ static void check_all(const kern_table *ref, const kern_table *k, int rounds) {
     }
 }
 
+/* ---- the same bits on every architecture ---- */
+
+static uint64_t fnv1a(uint64_t h, const void *data, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211u;
+    return h;
+}
+
+/* Products of every type and the vectors between them, at ref, on numbers of its own: no libm, and no NaN, whose bits
+ * are an architecture's own. Who changes the arithmetic changes the constant; it came from x86-64. */
+static void check_digest(const kern_table *ref) {
+    enum { OUT = 40, IN = 512, ROWS = 2, N = 100 };
+    const uint64_t want = 0xe1f8fa5d5962d489u, was = rng_state;
+    uint64_t h = 14695981039346656037u;
+    float *y = must(OUT * ROWS * sizeof *y);
+    rng_state = 7;
+    for (int i = 0; i < N_TYPES; i++) {
+        problem p;
+        problem_make(&p, ref, types[i], OUT, IN, ROWS, false);
+        ref->gemm[types[i]](&p.mat, 0, p.mat.n_panels, &p.acts, y, OUT);
+        h = fnv1a(h, p.acts.q, IN * ROWS);
+        h = fnv1a(h, p.acts.scale, IN / 32 * ROWS * sizeof(float));
+        h = fnv1a(h, p.acts.min_scale, IN / 32 * ROWS * sizeof(float));
+        h = fnv1a(h, y, OUT * ROWS * sizeof *y);
+        problem_free(&p);
+    }
+    float *x = must(N * sizeof *x), *w = must(N * sizeof *w);
+    fill(x, N, 0), fill(w, N, 3);
+    ref->rmsnorm(x, w, N, 1e-6f, x), h = fnv1a(h, x, N * sizeof *x);
+    ref->silu_mul(w, x, N, x), h = fnv1a(h, x, N * sizeof *x);
+    ref->gelu_mul(x, w, N, x), h = fnv1a(h, x, N * sizeof *x);
+    ref->softcap(x, 30, N), h = fnv1a(h, x, N * sizeof *x);
+    ref->rope(x, N, w, w + N / 2, true), h = fnv1a(h, x, N * sizeof *x);
+    verdict(h == want, "ref's results have the digest 0x%016llx, not 0x%016llx", (unsigned long long)h,
+            (unsigned long long)want);
+    free(x), free(w), free(y);
+    rng_state = was;
+}
+
 int main(int argc, char **argv) {
     uint64_t seed = 1;
     int rounds = 12;
-    const char *only_level = NULL;
+    const char *only_level = NULL, *expected = NULL;
     for (int i = 1; i < argc; i++) {
         if (i + 1 < argc && !strcmp(argv[i], "--seed")) seed = strtoull(argv[++i], NULL, 0);
         else if (i + 1 < argc && !strcmp(argv[i], "--rounds")) rounds = atoi(argv[++i]);
         else if (i + 1 < argc && !strcmp(argv[i], "--level")) only_level = argv[++i];
-        else return fprintf(stderr, "usage: %s [--seed S] [--rounds N] [--level L]\n", argv[0]), 2;
+        else if (i + 1 < argc && !strcmp(argv[i], "--expect")) expected = argv[++i];
+        else return fprintf(stderr, "usage: %s [--seed S] [--rounds N] [--level L] [--expect L,L]\n", argv[0]), 2;
     }
     rng_state = seed;
     unsigned has;
@@ -382,19 +423,25 @@ int main(int argc, char **argv) {
     if (td_cpu_features(&has, &err))
         return fprintf(stderr, "%s\n", err.msg), 1;
     const unsigned levels[] = {0, TD_CPU_AVX2, TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512_VNNI,
-                               TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512_VNNI | TD_CPU_AMX};
+                               TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512_VNNI | TD_CPU_AMX,
+                               TD_CPU_DOTPROD};
     kern_table ref, k;
     kern_table_init(&ref, 0);
     const char *was = "";
+    td_buf names = {0};
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
         if (levels[i] & ~has) continue;
         kern_table_init(&k, levels[i]);
         if (i && !strcmp(k.level, was)) continue; /* this build has no such level */
         was = k.level;
+        td_buf_printf(&names, "%s%s", i ? "," : "", k.level);
         if (only_level && strcmp(only_level, k.level)) continue;
         check_all(&ref, i ? &k : &ref, rounds);
         printf("%s: checked\n", k.level);
     }
+    check_digest(&ref);
+    if (expected) verdict(!strcmp(expected, names.data), "levels: %s, not %s", names.data, expected);
+    td_buf_free(&names);
     printf("[  PASSED  ] %d test(s).\n", n_passed);
     if (n_failed) printf("[  FAILED  ] %d test(s), seed %llu\n", n_failed, (unsigned long long)seed);
     return n_failed != 0;
