@@ -1,5 +1,5 @@
-/* Sixteen float lanes, as wide as the level's registers: one __m512, two __m256, or sixteen floats. Every
- * operation rounds each lane once, so the three ways give the same bits. */
+/* Sixteen float lanes, as wide as the level's registers: one __m512, two __m256, four float32x4_t, or sixteen
+ * floats. Every operation rounds each lane once, so the ways give the same bits. */
 #ifndef TD_KERNELS_LANES_H
 #define TD_KERNELS_LANES_H
 
@@ -9,6 +9,8 @@
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
 #endif
 
 #define LANES_INLINE static inline __attribute__((always_inline))
@@ -72,6 +74,47 @@ LANES_INLINE lanes lanes_mul(lanes a, lanes b) {
 }
 LANES_INLINE lanes lanes_fma(lanes a, lanes b, lanes c) {
     return (lanes){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+
+#elif defined(__ARM_FEATURE_DOTPROD) /* not __ARM_NEON, which ref's build has too */
+
+typedef struct lanes {
+    float32x4_t v[4];
+} lanes;
+LANES_INLINE lanes lanes_set(float x) {
+    const float32x4_t v = vdupq_n_f32(x);
+    return (lanes){{v, v, v, v}};
+}
+LANES_INLINE lanes lanes_load(const float *p) {
+    return (lanes){{vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)}};
+}
+LANES_INLINE float32x4_t lanes_quarter_f16(const uint16_t *p) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+LANES_INLINE lanes lanes_load_f16(const uint16_t *p) {
+    return (lanes){{lanes_quarter_f16(p), lanes_quarter_f16(p + 4), lanes_quarter_f16(p + 8),
+                    lanes_quarter_f16(p + 12)}};
+}
+LANES_INLINE float32x4_t lanes_quarter_bf16(const uint16_t *p) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
+LANES_INLINE lanes lanes_load_bf16(const uint16_t *p) {
+    return (lanes){{lanes_quarter_bf16(p), lanes_quarter_bf16(p + 4), lanes_quarter_bf16(p + 8),
+                    lanes_quarter_bf16(p + 12)}};
+}
+LANES_INLINE void lanes_store(float *p, lanes v) {
+    vst1q_f32(p, v.v[0]);
+    vst1q_f32(p + 4, v.v[1]);
+    vst1q_f32(p + 8, v.v[2]);
+    vst1q_f32(p + 12, v.v[3]);
+}
+LANES_INLINE lanes lanes_mul(lanes a, lanes b) {
+    return (lanes){{vmulq_f32(a.v[0], b.v[0]), vmulq_f32(a.v[1], b.v[1]), vmulq_f32(a.v[2], b.v[2]),
+                    vmulq_f32(a.v[3], b.v[3])}};
+}
+LANES_INLINE lanes lanes_fma(lanes a, lanes b, lanes c) {
+    return (lanes){{vfmaq_f32(c.v[0], a.v[0], b.v[0]), vfmaq_f32(c.v[1], a.v[1], b.v[1]),
+                    vfmaq_f32(c.v[2], a.v[2], b.v[2]), vfmaq_f32(c.v[3], a.v[3], b.v[3])}};
 }
 
 #else

@@ -7,5 +7,6 @@
 void kern_init_ref(kern_table *k);
 void kern_init_avx2(kern_table *k);
 void kern_init_avx512(kern_table *k);
+void kern_init_neon(kern_table *k);
 
 #endif

@@ -11,6 +11,8 @@ void kern_table_init(kern_table *k, unsigned cpu) {
     kern_init_avx2(k);
     if (!(cpu & TD_CPU_AVX512_VNNI)) return;
     kern_init_avx512(k);
+#elif defined(__aarch64__)
+    if (cpu & TD_CPU_DOTPROD) kern_init_neon(k);
 #else
     (void)cpu;
 #endif
