@@ -27,6 +27,9 @@ version_at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = 
 have() { # PACKAGE
     case $1 in
     gcc) printf '#include <stdio.h>\nint main(void) { return 0; }\n' | ${CC:-cc} -x c - -o /dev/null ;;
+    gcc-aarch64-linux-gnu) aarch64-linux-gnu-gcc --version ;;
+    libc6-dev-arm64-cross) printf '#include <stdio.h>\nint main(void) { return 0; }\n' | aarch64-linux-gnu-gcc -static -x c - -o /dev/null ;;
+    qemu-user) qemu-aarch64 --version ;;
     meson) version_at_least 1.0 "$(meson --version)" ;;
     ninja-build) ninja --version ;;
     pkg-config) pkg-config --version ;;
