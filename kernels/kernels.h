@@ -67,6 +67,7 @@ typedef struct kern_attn {
     kern_kv_type type;
     const void *k;      /* (k_dim, 32) keys of one page and one KV head: position runs fastest */
     const void *v;      /* (32, v_dim) values of the same */
+    const void *next_k, *next_v; /* the page that comes next, to be fetched meanwhile; NULL: none */
     int k_dim, v_dim;
     float softcap;      /* 0: none; else scores become softcap * tanh(score / softcap) */
     int n_q;            /* queries that look at this page */

@@ -9,6 +9,7 @@
  * their number. One or two rows broadcast their activations as they go and take both halves of a panel at once. More
  * rows, in tiles of 3 to 6, are expanded first: every broadcast, scale and start value of a stretch of k as a whole
  * register in the first-level cache, where instructions take them as operands, for a few panels in turn. */
+#include "kernels/cpu/attn_inl.h"
 #include "kernels/cpu/float_inl.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/cpu/panel.h"
@@ -377,6 +378,7 @@ PANEL_TYPES(GEMM)
 void kern_init_avx2(kern_table *k) {
     k->level = "avx2";
     kern_init_float(k);
+    kern_init_attn(k);
 #define SET(t) k->gemm[TD_TYPE_##t] = gemm_##t;
     PANEL_TYPES(SET)
 #undef SET

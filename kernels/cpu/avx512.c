@@ -5,6 +5,7 @@
  * outside and rows inside, so that no row's sum waits for its own last addition; a core whose two vector pipes are
  * busy with dots and multiplications otherwise fills its schedulers with instructions that wait. On Zen 4 a row of a
  * Q4_K block takes 11.4 cycles so, of 11 that its 8 dots, 1 multiplication and 2 FMAs take at best; 12.4 row by row. */
+#include "kernels/cpu/attn_inl.h"
 #include "kernels/cpu/float_inl.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/cpu/panel.h"
@@ -228,6 +229,7 @@ PANEL_TYPES(GEMM)
 void kern_init_avx512(kern_table *k) {
     k->level = "avx512";
     kern_init_float(k);
+    kern_init_attn(k);
 #define SET(t) k->gemm[TD_TYPE_##t] = gemm_##t;
     PANEL_TYPES(SET)
 #undef SET

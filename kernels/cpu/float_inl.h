@@ -148,118 +148,6 @@ static void softcap(float *x, float cap, int n) {
         x[i] = cap * fast_tanh(x[i] / cap);
 }
 
-/* ---- attention over one page ----
- * Queries come in blocks that share each line of K and V from registers; the order of every sum is that of
- * one query alone, so the width of the block cannot show in the bits. */
-enum { Q_BLOCK = 4 };
-
-LANES_INLINE lanes load_kv(const void *base, size_t at, kern_kv_type type) {
-    return type == KERN_KV_F32 ? lanes_load((const float *)base + at)
-                               : lanes_load_f16((const uint16_t *)base + at);
-}
-
-/* Fewer than 16 values, zeros behind them. */
-static inline lanes load_kv_tail(const void *base, size_t at, int n, kern_kv_type type) {
-    float v[LANES] = {0};
-    for (int i = 0; i < n; i++)
-        v[i] = type == KERN_KV_F32 ? ((const float *)base)[at + (size_t)i]
-                                   : td_f16_to_f32(((const uint16_t *)base)[at + (size_t)i]);
-    return lanes_load(v);
-}
-
-/* Scores of nq queries against 32 positions, k upwards. */
-LANES_INLINE void page_scores(const kern_attn *a, int first, int nq, kern_kv_type type,
-                              float s[][KERN_PAGE]) {
-    lanes lo[Q_BLOCK], hi[Q_BLOCK];
-    for (int j = 0; j < nq; j++)
-        lo[j] = hi[j] = lanes_set(0);
-    for (int d = 0; d < a->k_dim; d++) {
-        const lanes k0 = load_kv(a->k, (size_t)d * KERN_PAGE, type);
-        const lanes k1 = load_kv(a->k, (size_t)d * KERN_PAGE + LANES, type);
-        for (int j = 0; j < nq; j++) {
-            const lanes x = lanes_set(a->q[first + j][d]);
-            lo[j] = lanes_fma(x, k0, lo[j]);
-            hi[j] = lanes_fma(x, k1, hi[j]);
-        }
-    }
-    for (int j = 0; j < nq; j++) {
-        lanes_store(s[j], lo[j]);
-        lanes_store(s[j] + LANES, hi[j]);
-    }
-}
-
-/* Scores to weights, and the running maximum and sum. Returns what `out` is to be multiplied with. */
-static inline float page_weights(const kern_attn *a, int j, float *s) {
-    kern_attn_state *st = a->state[j];
-    const int begin = a->begin[j], end = a->end[j];
-    if (a->softcap > 0) softcap(s, a->softcap, KERN_PAGE);
-    for (int i = 0; i < KERN_PAGE; i++) /* unused slots may hold anything, NaN too */
-        s[i] = i >= begin && i < end ? s[i] : -INFINITY;
-    float top = st->max;
-    for (int i = 0; i < KERN_PAGE; i++)
-        top = s[i] > top ? s[i] : top;
-    float w[LANES];
-    for (int i = 0; i < KERN_PAGE; i++)
-        s[i] = i >= begin && i < end ? fast_exp(s[i] - top) : 0.0f;
-    for (int i = 0; i < LANES; i++)
-        w[i] = s[i] + s[i + LANES];
-    const float by = fast_exp(st->max - top);
-    st->sum = FMA(st->sum, by, fold(w));
-    st->max = top;
-    return by;
-}
-
-/* A query keeps to its own positions: a slot nobody wrote may hold NaN. */
-LANES_INLINE void page_values(const kern_attn *a, int first, int nq, kern_kv_type type,
-                              float s[][KERN_PAGE], const float *by) {
-    int begin = KERN_PAGE, end = 0;
-    for (int j = 0; j < nq; j++) {
-        begin = a->begin[first + j] < begin ? a->begin[first + j] : begin;
-        end = a->end[first + j] > end ? a->end[first + j] : end;
-    }
-    for (int d = 0; d < a->v_dim; d += LANES) {
-        const int n = a->v_dim - d;
-        lanes o[Q_BLOCK];
-        for (int j = 0; j < nq; j++)
-            o[j] = lanes_mul(lanes_load(a->state[first + j]->out + d), lanes_set(by[j]));
-        for (int p = begin; p < end; p++) {
-            const size_t at = (size_t)p * (size_t)a->v_dim + (size_t)d;
-            const lanes v = n >= LANES ? load_kv(a->v, at, type) : load_kv_tail(a->v, at, n, type);
-            for (int j = 0; j < nq; j++)
-                if (p >= a->begin[first + j] && p < a->end[first + j])
-                    o[j] = lanes_fma(lanes_set(s[j][p]), v, o[j]);
-        }
-        for (int j = 0; j < nq; j++)
-            lanes_store(a->state[first + j]->out + d, o[j]);
-    }
-}
-
-/* Constant counts and types let the compiler keep a block in registers. */
-LANES_INLINE void attn_block(const kern_attn *a, int first, int nq, kern_kv_type type) {
-    float s[Q_BLOCK][KERN_PAGE], by[Q_BLOCK];
-    page_scores(a, first, nq, type, s);
-    for (int j = 0; j < nq; j++)
-        by[j] = page_weights(a, first + j, s[j]);
-    page_values(a, first, nq, type, s, by);
-}
-
-LANES_INLINE void attn_typed(const kern_attn *a, kern_kv_type type) {
-    for (int first = 0; first < a->n_q; first += Q_BLOCK)
-        switch (a->n_q - first) {
-        case 1: attn_block(a, first, 1, type); break;
-        case 2: attn_block(a, first, 2, type); break;
-        case 3: attn_block(a, first, 3, type); break;
-        default: attn_block(a, first, 4, type);
-        }
-}
-
-static void attn_page(const kern_attn *a) {
-    if (a->type == KERN_KV_F32)
-        attn_typed(a, KERN_KV_F32);
-    else
-        attn_typed(a, KERN_KV_F16);
-}
-
 /* ---- float weights: k after k, 16 rows each (panel.h) ---- */
 
 LANES_INLINE lanes load_weights(const uint8_t *p, int k, td_type type) {
@@ -330,7 +218,6 @@ static void kern_init_float(kern_table *k) {
     k->silu_mul = silu_mul;
     k->gelu_mul = gelu_mul;
     k->softcap = softcap;
-    k->attn_page = attn_page;
 }
 
 #endif

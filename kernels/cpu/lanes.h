@@ -1,5 +1,13 @@
 /* Sixteen float lanes, as wide as the level's registers: one __m512, two __m256, four float32x4_t, or sixteen
- * floats. Every operation rounds each lane once, so the ways give the same bits. */
+ * floats. Every operation rounds each lane once, so the ways give the same bits.
+ *
+ * What needs words:
+ *   lanes_min, lanes_max  a < b ? a : b and a > b ? a : b: the second one where one is NaN
+ *   lanes_if_less         a < b ? yes : no
+ *   lanes_within          lanes begin <= i < end of `in`, the others of `out`
+ *   lanes_sum             folds the lanes 8, 4, 2, 1
+ *   lanes_top             the largest lane; none is NaN
+ *   lanes_power           2 to the power of the integer in the low bits of 1.5 * 2^23 + n */
 #ifndef TD_KERNELS_LANES_H
 #define TD_KERNELS_LANES_H
 
@@ -42,6 +50,43 @@ LANES_INLINE lanes lanes_mul(lanes a, lanes b) {
 LANES_INLINE lanes lanes_fma(lanes a, lanes b, lanes c) {
     return _mm512_fmadd_ps(a, b, c);
 }
+LANES_INLINE lanes lanes_add(lanes a, lanes b) {
+    return _mm512_add_ps(a, b);
+}
+LANES_INLINE lanes lanes_sub(lanes a, lanes b) {
+    return _mm512_sub_ps(a, b);
+}
+LANES_INLINE lanes lanes_min(lanes a, lanes b) {
+    return _mm512_min_ps(a, b);
+}
+LANES_INLINE lanes lanes_max(lanes a, lanes b) {
+    return _mm512_max_ps(a, b);
+}
+LANES_INLINE lanes lanes_if_less(lanes a, lanes b, lanes yes, lanes no) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+}
+LANES_INLINE lanes lanes_within(int begin, int end, lanes in, lanes out) {
+    const __m512i at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __mmask16 from = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32(begin));
+    return _mm512_mask_blend_ps(_mm512_mask_cmplt_epi32_mask(from, at, _mm512_set1_epi32(end)), out,
+                                in);
+}
+LANES_INLINE lanes lanes_power(lanes t) {
+    const __m512i e = _mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
+}
+LANES_INLINE float lanes_sum(lanes v) {
+    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+LANES_INLINE float lanes_top(lanes v) {
+    const __m256 a = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
 
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
@@ -74,6 +119,52 @@ LANES_INLINE lanes lanes_mul(lanes a, lanes b) {
 }
 LANES_INLINE lanes lanes_fma(lanes a, lanes b, lanes c) {
     return (lanes){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+LANES_INLINE lanes lanes_add(lanes a, lanes b) {
+    return (lanes){_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+LANES_INLINE lanes lanes_sub(lanes a, lanes b) {
+    return (lanes){_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+LANES_INLINE lanes lanes_min(lanes a, lanes b) {
+    return (lanes){_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+LANES_INLINE lanes lanes_max(lanes a, lanes b) {
+    return (lanes){_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+LANES_INLINE lanes lanes_if_less(lanes a, lanes b, lanes yes, lanes no) {
+    return (lanes){_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+                   _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
+LANES_INLINE __m256 lanes_half_within(int begin, int end, __m256 in, __m256 out) {
+    const __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32(begin), at);
+    const __m256i inside =
+        _mm256_andnot_si256(below, _mm256_cmpgt_epi32(_mm256_set1_epi32(end), at));
+    return _mm256_blendv_ps(out, in, _mm256_castsi256_ps(inside));
+}
+LANES_INLINE lanes lanes_within(int begin, int end, lanes in, lanes out) {
+    return (lanes){lanes_half_within(begin, end, in.lo, out.lo),
+                   lanes_half_within(begin - 8, end - 8, in.hi, out.hi)};
+}
+LANES_INLINE __m256 lanes_half_power(__m256 t) {
+    const __m256i e = _mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
+}
+LANES_INLINE lanes lanes_power(lanes t) {
+    return (lanes){lanes_half_power(t.lo), lanes_half_power(t.hi)};
+}
+LANES_INLINE float lanes_sum(lanes v) {
+    const __m256 a = _mm256_add_ps(v.lo, v.hi);
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+LANES_INLINE float lanes_top(lanes v) {
+    const __m256 a = _mm256_max_ps(v.lo, v.hi);
+    const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
 
 #elif defined(__ARM_FEATURE_DOTPROD) /* not __ARM_NEON, which ref's build has too */
@@ -116,6 +207,52 @@ LANES_INLINE lanes lanes_fma(lanes a, lanes b, lanes c) {
     return (lanes){{vfmaq_f32(c.v[0], a.v[0], b.v[0]), vfmaq_f32(c.v[1], a.v[1], b.v[1]),
                     vfmaq_f32(c.v[2], a.v[2], b.v[2]), vfmaq_f32(c.v[3], a.v[3], b.v[3])}};
 }
+LANES_INLINE lanes lanes_add(lanes a, lanes b) {
+    return (lanes){{vaddq_f32(a.v[0], b.v[0]), vaddq_f32(a.v[1], b.v[1]), vaddq_f32(a.v[2], b.v[2]),
+                    vaddq_f32(a.v[3], b.v[3])}};
+}
+LANES_INLINE lanes lanes_sub(lanes a, lanes b) {
+    return (lanes){{vsubq_f32(a.v[0], b.v[0]), vsubq_f32(a.v[1], b.v[1]), vsubq_f32(a.v[2], b.v[2]),
+                    vsubq_f32(a.v[3], b.v[3])}};
+}
+LANES_INLINE lanes lanes_if_less(lanes a, lanes b, lanes yes, lanes no) {
+    lanes r;
+    for (int i = 0; i < 4; i++)
+        r.v[i] = vbslq_f32(vcltq_f32(a.v[i], b.v[i]), yes.v[i], no.v[i]);
+    return r;
+}
+LANES_INLINE lanes lanes_min(lanes a, lanes b) { /* not vminq_f32, which keeps NaN */
+    return lanes_if_less(a, b, a, b);
+}
+LANES_INLINE lanes lanes_max(lanes a, lanes b) {
+    return lanes_if_less(b, a, a, b);
+}
+LANES_INLINE lanes lanes_within(int begin, int end, lanes in, lanes out) {
+    static const int32_t first[4] = {0, 1, 2, 3};
+    lanes r;
+    for (int i = 0; i < 4; i++) {
+        const int32x4_t at = vaddq_s32(vld1q_s32(first), vdupq_n_s32(4 * i));
+        const uint32x4_t inside =
+            vandq_u32(vcgeq_s32(at, vdupq_n_s32(begin)), vcltq_s32(at, vdupq_n_s32(end)));
+        r.v[i] = vbslq_f32(inside, in.v[i], out.v[i]);
+    }
+    return r;
+}
+LANES_INLINE lanes lanes_power(lanes t) {
+    for (int i = 0; i < 4; i++) {
+        const int32x4_t e = vaddq_s32(vreinterpretq_s32_f32(t.v[i]), vdupq_n_s32(127));
+        t.v[i] = vreinterpretq_f32_s32(vshlq_n_s32(e, 23));
+    }
+    return t;
+}
+LANES_INLINE float lanes_sum(lanes v) {
+    const float32x4_t b = vaddq_f32(vaddq_f32(v.v[0], v.v[2]), vaddq_f32(v.v[1], v.v[3]));
+    const float32x2_t c = vadd_f32(vget_low_f32(b), vget_high_f32(b));
+    return vget_lane_f32(c, 0) + vget_lane_f32(c, 1);
+}
+LANES_INLINE float lanes_top(lanes v) {
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(v.v[0], v.v[2]), vmaxq_f32(v.v[1], v.v[3])));
+}
 
 #else
 
@@ -157,6 +294,57 @@ LANES_INLINE lanes lanes_fma(lanes a, lanes b, lanes c) {
     for (int i = 0; i < LANES; i++)
         c.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
     return c;
+}
+LANES_INLINE lanes lanes_add(lanes a, lanes b) {
+    for (int i = 0; i < LANES; i++)
+        a.v[i] += b.v[i];
+    return a;
+}
+LANES_INLINE lanes lanes_sub(lanes a, lanes b) {
+    for (int i = 0; i < LANES; i++)
+        a.v[i] -= b.v[i];
+    return a;
+}
+LANES_INLINE lanes lanes_min(lanes a, lanes b) {
+    for (int i = 0; i < LANES; i++)
+        a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i];
+    return a;
+}
+LANES_INLINE lanes lanes_max(lanes a, lanes b) {
+    for (int i = 0; i < LANES; i++)
+        a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+    return a;
+}
+LANES_INLINE lanes lanes_if_less(lanes a, lanes b, lanes yes, lanes no) {
+    for (int i = 0; i < LANES; i++)
+        a.v[i] = a.v[i] < b.v[i] ? yes.v[i] : no.v[i];
+    return a;
+}
+LANES_INLINE lanes lanes_within(int begin, int end, lanes in, lanes out) {
+    for (int i = 0; i < LANES; i++)
+        out.v[i] = i >= begin && i < end ? in.v[i] : out.v[i];
+    return out;
+}
+LANES_INLINE lanes lanes_power(lanes t) {
+    for (int i = 0; i < LANES; i++) {
+        uint32_t e;
+        memcpy(&e, &t.v[i], sizeof e);
+        e = (e + 127) << 23;
+        memcpy(&t.v[i], &e, sizeof e);
+    }
+    return t;
+}
+LANES_INLINE float lanes_sum(lanes v) {
+    for (int n = LANES / 2; n; n /= 2)
+        for (int i = 0; i < n; i++)
+            v.v[i] += v.v[i + n];
+    return v.v[0];
+}
+LANES_INLINE float lanes_top(lanes v) {
+    for (int n = LANES / 2; n; n /= 2)
+        for (int i = 0; i < n; i++)
+            v.v[i] = v.v[i] > v.v[i + n] ? v.v[i] : v.v[i + n];
+    return v.v[0];
 }
 
 #endif

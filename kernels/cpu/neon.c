@@ -9,6 +9,7 @@
  * The bits are checked, under emulation; speed is not measured on any machine. What was counted, in gcc 12's code for
  * Q4_K, are vector operations a block and row, of which 32 are sdot: 120 at 1 row, 92 at 2, 69 at 4, 66 at 8 (all 16
  * columns at once: 75 at 3 and 71 at 4, where registers end). */
+#include "kernels/cpu/attn_inl.h"
 #include "kernels/cpu/float_inl.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/cpu/panel.h"
@@ -238,6 +239,7 @@ PANEL_TYPES(GEMM)
 void kern_init_neon(kern_table *k) {
     k->level = "neon";
     kern_init_float(k);
+    kern_init_attn(k);
 #define SET(t) k->gemm[TD_TYPE_##t] = gemm_##t;
     PANEL_TYPES(SET)
 #undef SET

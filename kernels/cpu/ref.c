@@ -1,4 +1,5 @@
 /* Plain C: fills every entry, and is the truth the other levels are checked against. */
+#include "kernels/cpu/attn_inl.h"
 #include "kernels/cpu/float_inl.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/cpu/panel.h"
@@ -139,6 +140,7 @@ static void gemm_quant(const kern_mat *w, int begin, int end, const kern_acts *a
 void kern_init_ref(kern_table *k) {
     k->level = "ref";
     kern_init_float(k);
+    kern_init_attn(k);
     for (int t = 0; t < TD_TYPE_COUNT; t++)
         if (panel_layout_get((td_type)t)->group) k->gemm[t] = gemm_quant;
 }

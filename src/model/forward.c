@@ -320,6 +320,8 @@ static void attend(const attn_part *t, model_scratch *s) {
     }
     for (int page = first; page <= last; page++) { /* in order of position, for every query */
         const int seq = rows[t->block->begin].seq;
+        call.a.next_k = page < last ? kv_page_k(p->kv, seq, p->layer, t->kv_head, page + 1) : NULL;
+        call.a.next_v = page < last ? kv_page_v(p->kv, seq, p->layer, t->kv_head, page + 1) : NULL;
         const bool committed = (page + 1) * KERN_PAGE <= rows[t->block->begin].len;
         for (int r = t->block->begin, b, e; r < t->block->end; r++)
             if ((committed || rows[r].chain) && visible(&rows[r], window, page, &b, &e))
