@@ -53,31 +53,27 @@ static inline float fold(const float *v) {
 
 static void quantize(const float *x, int n, int8_t *q, float *scale, int32_t *sum, float *min_scale) {
     for (int at = 0; at < n; at += KERN_BLOCK) {
-        float v[KERN_BLOCK];
         const int have = n - at < KERN_BLOCK ? n - at : KERN_BLOCK;
-        if (have < KERN_BLOCK) memset(v, 0, sizeof v);
-        memcpy(v, x + at, (size_t)have * sizeof *v);
-        float m[LANES], top = 0;
-        for (int i = 0; i < LANES; i++) {
-            float a = fabsf(v[i]), b = fabsf(v[i + LANES]);
-            m[i] = a > b ? a : b;
-        }
+        float v[KERN_BLOCK] = {0};
+        const float *from = have == KERN_BLOCK ? x + at : v;
+        if (have < KERN_BLOCK) memcpy(v, x + at, (size_t)have * sizeof *v);
+        const lanes lo = lanes_load(from), hi = lanes_load(from + LANES), zero = lanes_set(0);
+        const float top = lanes_top(lanes_max(lanes_max(lo, lanes_sub(zero, lo)),
+                                              lanes_max(hi, lanes_sub(zero, hi))));
+        /* adding 1.5 * 2^23 rounds to nearest even; the low byte is then the integer */
+        const lanes inverse = lanes_set(top > 0 ? 127.0f / top : 0), big = lanes_set(12582912.0f);
+        int32_t bits[KERN_BLOCK], total[2] = {0, 0};
+        lanes_store(v, lanes_add(lanes_mul(lo, inverse), big));
+        lanes_store(v + LANES, lanes_add(lanes_mul(hi, inverse), big));
+        memcpy(bits, v, sizeof bits);
+        for (int i = 0; i < KERN_BLOCK; i++)
+            q[at + i] = (int8_t)bits[i];
         for (int i = 0; i < LANES; i++)
-            top = m[i] > top ? m[i] : top;
-        const float inverse = top > 0 ? 127.0f / top : 0;
-        const float s = top / 127.0f;
-        int32_t total[2] = {0, 0};
-        for (int h = 0; h < 2; h++)
-            for (int i = 0; i < LANES; i++) {
-                /* adding 1.5 * 2^23 rounds to nearest even; the low byte is then the integer */
-                float t = v[h * LANES + i] * inverse + 12582912.0f;
-                int32_t bits;
-                memcpy(&bits, &t, sizeof bits);
-                const int8_t value = (int8_t)bits;
-                q[at + h * LANES + i] = value;
-                total[h] += value;
-            }
+            total[0] += (int8_t)bits[i];
+        for (int i = 0; i < LANES; i++)
+            total[1] += (int8_t)bits[LANES + i];
         const int b = at / KERN_BLOCK;
+        const float s = top / 127.0f;
         scale[b] = s;
         sum[2 * b] = -(total[0] + total[1]), sum[2 * b + 1] = -total[0];
         min_scale[b] = s * (float)(total[0] + total[1]);
