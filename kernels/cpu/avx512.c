@@ -37,7 +37,7 @@ INLINE int line_order(td_type t, int i) {
 }
 
 INLINE __m512i load(const uint8_t *p) {
-    return _mm512_load_si512((const void *)p);
+    return _mm512_loadu_si512((const void *)p); /* every second group of Q3_K is not on a line */
 }
 
 /* w | (v shifted right by `right` & bits) */
@@ -210,8 +210,8 @@ INLINE void gemm(td_type t, const kern_mat *w, int begin, int end, const kern_ac
             const int n = (a->n_rows - first) / (parts - i);
             switch (n) {
                 ROWS(1)
-                ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) ROWS(11)
-                    ROWS(12)
+                ROWS(2)
+                ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) ROWS(11) ROWS(12)
             }
             first += n;
         }

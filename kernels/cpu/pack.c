@@ -27,8 +27,9 @@ td_code kern_mat_init(kern_mat *m, td_type type, uint64_t n_out, uint64_t n_in, 
         if (!td_mul(&bytes, (n_in + span - 1) / span, (size_t)l->group_bytes)) goto too_big;
     } else {
         if (!td_mul(&bytes, n_in, KERN_PANEL * (size_t)float_bytes(type))) goto too_big;
-        bytes = (bytes + KERN_ALIGN - 1) & ~(size_t)(KERN_ALIGN - 1);
     }
+    if (!td_add(&bytes, bytes, KERN_ALIGN - 1)) goto too_big;
+    bytes &= ~(size_t)(KERN_ALIGN - 1);
     const size_t n_panels = (n_out + KERN_PANEL - 1) / KERN_PANEL;
     size_t total;
     if (!td_mul(&total, n_panels, bytes)) goto too_big;

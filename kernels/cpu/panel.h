@@ -2,7 +2,8 @@
  *
  * A panel is 16 rows of the matrix over all of k. It is a row of *groups*; a group covers 2 blocks of 32 k
  * (8 for the K-quants, whose scales come in 256) and holds the planes below one after the other, each on a
- * cache line, so that a panel is one forward stream. k past n_in is zero.
+ * cache line (in every second group of Q3_K on half of one), so that a panel is one forward stream. k past n_in is
+ * zero.
  *
  * The quants of one block of 32 k by 16 rows are eight *lines* of 64 bytes when unpacked: byte 4 * row + j
  * of line g is k = 4 * g + j. One broadcast of 4 activations meets one line (vpdpbusd), and four of them
@@ -24,7 +25,7 @@
  * Q5_K    q4 8x256, q1 8x64, the scales of Q4_K                   2880   1.02
  * Q6_K    q4 8x256, q2 8x128, sc i8 16x16, d f16 16, pad 32       3392   1.01
  * Q2_K    q2 8x128, d f16 16, dmin f16 16, sc|mn<<4 16x16         1344   1.00
- * Q3_K    q2 8x128, q1 8x64, sc i8 16x16, d f16 16, pad 32        1856   1.05
+ * Q3_K    q2 8x128, q1 8x64, sc i8 16x16, d f16 16                1824   1.04
  * IQ4_XS  q4 8x256, sc i8 8x16, d f16 16, pad 32                  2240   1.03
  * F32, F16, BF16: no groups; k after k, 16 rows each.
  *
@@ -58,7 +59,7 @@ static const panel_layout panel_layouts[TD_TYPE_COUNT] = {
                       .mn = 2752, 1, 0},
     [TD_TYPE_Q6_K] = {8, 3392, .q4 = 0, .q2 = 2048, -1, -1, .d = 3328, -1, .sc = 3072, -1, 2, 32},
     [TD_TYPE_Q2_K] = {8, 1344, -1, .q2 = 0, -1, -1, .d = 1024, .dmin = 1056, .sc = 1088, -1, 2, 0},
-    [TD_TYPE_Q3_K] = {8, 1856, -1, .q2 = 0, .q1 = 1024, -1, .d = 1792, -1, .sc = 1536, -1, 2, 4},
+    [TD_TYPE_Q3_K] = {8, 1824, -1, .q2 = 0, .q1 = 1024, -1, .d = 1792, -1, .sc = 1536, -1, 2, 4},
     [TD_TYPE_IQ4_XS] = {8, 2240, .q4 = 0, -1, -1, -1, .d = 2176, -1, .sc = 2048, -1, 1, 128},
 };
 
