@@ -10,6 +10,7 @@ import os
 import pathlib
 import subprocess
 
+import gguf
 import numpy as np
 import pytest
 import reference
@@ -57,10 +58,7 @@ def report(record, name, kl, same, ref_ppl, got_ppl):
     record("logits", line)
 
 
-@pytest.mark.parametrize("name", list(CASES))
-def test_close_to_float64(name, model_path, golden_tool, record_property):
-    file, mean_bar, first_bar, max_bar, same_bar = CASES[name]
-    path, tool = model_path(file), golden_tool("logits_tool")
+def judge(record, name, path, tool, mean_bar, first_bar, max_bar, same_bar):
     tok = reference.tokenizer(path)
     texts = ("prose.txt", "code.py.txt")
     sequences = [tok.encode((TEXTS / t).read_text(encoding="utf-8"))[:N_POSITIONS] for t in texts]
@@ -69,7 +67,7 @@ def test_close_to_float64(name, model_path, golden_tool, record_property):
     for text, ids, states in zip(texts, sequences, reference.hidden(path, sequences)):
         ref = reference.log_probs(path, states)
         kl, same, ref_ppl, got_ppl = compare(ref, tandem_logits(tool, path, ids, ref.shape[1]), ids)
-        report(record_property, f"{name} {text}", kl, same, ref_ppl, got_ppl)
+        report(record, f"{name} {text}", kl, same, ref_ppl, got_ppl)
         assert abs(got_ppl / ref_ppl - 1) < 0.01
         assert kl[0] <= first_bar and kl[1:].max() <= max_bar
         kls.append(kl)
@@ -78,6 +76,36 @@ def test_close_to_float64(name, model_path, golden_tool, record_property):
     assert kl.min() > -1e-9  # a divergence: anything lower is an error of this test
     assert kl.mean() <= mean_bar
     assert same.mean() >= same_bar
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_close_to_float64(name, model_path, golden_tool, record_property):
+    file, *bars = CASES[name]
+    judge(record_property, name, model_path(file), golden_tool("logits_tool"), *bars)
+
+
+def converted(path, to, kind):
+    """Writes the model again with its matrices in another type, everything else as it was."""
+    reader = gguf.GGUFReader(path)
+    w = gguf.GGUFWriter(to, reader.fields["general.architecture"].contents())
+    for f in reader.fields.values():
+        if not f.name.startswith("GGUF.") and f.name != "general.architecture":
+            w.add_key_value(f.name, f.contents(), f.types[0], f.types[-1] if len(f.types) > 1 else None)
+    for t in reader.tensors:
+        values = gguf.dequantize(t.data, t.tensor_type)
+        matrix = len(t.shape) > 1
+        w.add_tensor(t.name, gguf.quantize(values, kind) if matrix else values, raw_dtype=kind if matrix else None)
+    for step in (w.write_header_to_file, w.write_kv_data_to_file, w.write_tensors_to_file, w.close):
+        step()
+    return to
+
+
+# F16 weights meet activations as they are; what is left is the cache's f16.
+@pytest.mark.parametrize("kind, bars", [("F16", (5e-6, 1e-6, 1e-4, 0.99)), ("Q8_0", (7e-3, 0.03, 0.15, 0.93))])
+def test_other_types(kind, bars, model_path, golden_tool, record_property, tmp_path):
+    """SmolLM2 again as a file of F16 and as one of Q8_0, each against the reference on the same file."""
+    path = converted(model_path(CASES["smollm2-135m"][0]), str(tmp_path / "model.gguf"), gguf.GGMLQuantizationType[kind])
+    judge(record_property, f"smollm2-135m {kind}", path, golden_tool("logits_tool"), *bars)
 
 
 def lean(ref, other, got):
