@@ -84,7 +84,7 @@ static inline bool draft_check(const draft *d, const int32_t *text, int n) {
  * nothing is proposed any more. */
 typedef struct draft_model_config {
     int n_ctx;
-    kern_kv_type kv_type;
+    kern_kv_type k_type, v_type; /* of the cache */
     int max_tokens;    /* longest proposal */
     int prefill_chunk;
     int n_vocab;

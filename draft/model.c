@@ -225,7 +225,8 @@ td_code draft_model_open(draft **out, const model *m, const draft_model_config *
     d->n_target = cfg->n_vocab;
     d->n_common = n_vocab < cfg->n_vocab ? n_vocab : cfg->n_vocab;
     /* A round takes back at most its own tokens; a stop string found late, some more. */
-    kv_config kv = {.type = cfg->kv_type,
+    kv_config kv = {.k_type = cfg->k_type,
+                    .v_type = cfg->v_type,
                     .n_ctx = cfg->n_ctx,
                     .max_seqs = 1,
                     .max_rows = d->pass_rows,

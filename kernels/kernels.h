@@ -55,7 +55,47 @@ typedef struct kern_acts {
 
 /* ---- attention over one page ---- */
 
-typedef enum kern_kv_type { KERN_KV_F16 = 0, KERN_KV_F32 = 1 } kern_kv_type;
+typedef enum kern_kv_type {
+    KERN_KV_F16 = 0,
+    KERN_KV_F32 = 1,
+    KERN_KV_Q8_0 = 2,
+    KERN_KV_Q4_0 = 3,
+    KERN_KV_TYPES
+} kern_kv_type;
+
+/* Quantised keys and values of one page and one head: blocks of 32 dimensions, one after the other, which hold 32
+ * positions each. A position has a scale of its own in every block, so that a slot can be written, moved and dropped
+ * without a look at its neighbours; no byte belongs to two positions. A value is q * scale, exact in a float.
+ *   q8_0  -127 .. 127:      K q[dimension][position]; V q[position][dimension]
+ *   q4_0  -8 .. 7, plus 8:  K q[i][position]: dimension 2i in the low half of a byte, 2i + 1 in the high one;
+ *                           V q[position][i]: dimension i low, i + 16 high */
+typedef struct kern_kv_q8 {
+    int8_t q[KERN_BLOCK][KERN_PAGE];
+    uint16_t scale[KERN_PAGE]; /* f16, by position */
+} kern_kv_q8;
+
+typedef struct kern_kv_q4 {
+    uint8_t q[KERN_BLOCK * KERN_PAGE / 2]; /* K: (16, 32), V: (32, 16) */
+    uint16_t scale[KERN_PAGE];
+} kern_kv_q4;
+
+/* K or V of one page and one head. Quantised types want dim to be a multiple of 32. */
+static inline size_t kern_kv_page_bytes(kern_kv_type type, int dim) {
+    switch (type) {
+    case KERN_KV_F32:
+        return (size_t)dim * KERN_PAGE * sizeof(float);
+    case KERN_KV_Q8_0:
+        return (size_t)dim / KERN_BLOCK * sizeof(kern_kv_q8);
+    case KERN_KV_Q4_0:
+        return (size_t)dim / KERN_BLOCK * sizeof(kern_kv_q4);
+    default:
+        return (size_t)dim * KERN_PAGE * sizeof(uint16_t);
+    }
+}
+
+static inline bool kern_kv_quantised(kern_kv_type type) {
+    return type == KERN_KV_Q8_0 || type == KERN_KV_Q4_0;
+}
 
 /* The running softmax of one query: start from {-INFINITY, 0, zeros}; the result is out / sum. */
 typedef struct kern_attn_state {
@@ -64,9 +104,9 @@ typedef struct kern_attn_state {
 } kern_attn_state;
 
 typedef struct kern_attn {
-    kern_kv_type type;
-    const void *k;      /* (k_dim, 32) keys of one page and one KV head: position runs fastest */
-    const void *v;      /* (32, v_dim) values of the same */
+    kern_kv_type k_type, v_type;
+    const void *k;      /* (k_dim, 32) keys of one page and one KV head: position runs fastest; or blocks */
+    const void *v;      /* (32, v_dim) values of the same; or blocks. Both on cache lines */
     const void *next_k, *next_v; /* the page that comes next, to be fetched meanwhile; NULL: none */
     int k_dim, v_dim;
     float softcap;      /* 0: none; else scores become softcap * tanh(score / softcap) */
@@ -108,13 +148,16 @@ typedef struct kern_table {
      * neox: pairs (i, i + n_rot/2); otherwise (2i, 2i + 1).
      * a' = fma(-b, sin, a * cos); b' = fma(a, sin, b * cos). */
     void (*rope)(float *x, int n_rot, const float *cos, const float *sin, bool neox);
+    /* Each run of `size` values (a power of two) becomes its Walsh-Hadamard transform over sqrt(size), which is
+     * orthogonal and its own inverse. Steps of 1, 2, 4 ...: a' = a + b, b' = a - b; last x * (1 / sqrt(size)). */
+    void (*hadamard)(float *x, int n, int size);
     void (*add)(float *x, const float *y, int n);                              /* x += y */
     void (*scale)(float *x, float by, int n);                                  /* x *= by */
     void (*silu_mul)(const float *gate, const float *up, int n, float *y);     /* y = silu(gate) * up */
     void (*gelu_mul)(const float *gate, const float *up, int n, float *y);     /* tanh approximation */
     void (*softcap)(float *x, float cap, int n);                               /* x = cap tanh(x / cap) */
 
-    /* Adds one page to every query's running softmax. Scores: sum over k_dim upwards by fma. Then
+    /* Adds one page to every query's running softmax. K and V are made floats first. Scores: sum over k_dim upwards by fma. Then
      * m' = max(m, max score), c = exp(m - m'), w[p] = exp(score[p] - m') (0 outside [begin, end)),
      * sum = fma(sum, c, fold of w over 16 lanes as in rmsnorm), out[d] = out[d] * c, then
      * out[d] = fma(w[p], v[p][d], out[d]) with p upwards. */

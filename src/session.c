@@ -20,8 +20,9 @@ static td_code check_options(const td_session_options *o, td_error *err) {
                        "a context of %d positions makes no sense; use 1 or more, 0 for "
                        "the model's own",
                        o->n_ctx);
-    if (o->kv_type != TD_KV_F16 && o->kv_type != TD_KV_F32)
-        return td_fail(err, TD_E_ARG, "KV cache type %d is unknown", (int)o->kv_type);
+    if ((unsigned)o->cache_type_k > TD_KV_Q4_0 || (unsigned)o->cache_type_v > TD_KV_Q4_0)
+        return td_fail(err, TD_E_ARG, "KV cache types %d and %d are unknown", (int)o->cache_type_k,
+                       (int)o->cache_type_v);
     if (o->draft_max < 0 || o->draft_max > TD_MAX_DRAFT)
         return td_fail(err, TD_E_ARG, "drafts of %d tokens make no sense; use 0 to %d",
                        o->draft_max, (int)TD_MAX_DRAFT);
@@ -33,15 +34,23 @@ static td_code check_options(const td_session_options *o, td_error *err) {
     return TD_OK;
 }
 
-static td_code open_draft(td_session *s, td_model *drafter, kern_kv_type type, int chunk,
-                          td_error *err) {
+static kern_kv_type kv_type_of(td_kv_type type) {
+    static const kern_kv_type types[] = {[TD_KV_F16] = KERN_KV_F16,
+                                         [TD_KV_F32] = KERN_KV_F32,
+                                         [TD_KV_Q8_0] = KERN_KV_Q8_0,
+                                         [TD_KV_Q4_0] = KERN_KV_Q4_0};
+    return types[type];
+}
+
+static td_code open_draft(td_session *s, td_model *drafter, const target_config *t, td_error *err) {
     td_code rc = lib_check_vocabularies(s->target_model, drafter, err);
     if (rc) return rc;
     const draft_model_config cfg = {
         .n_ctx = s->n_ctx < drafter->info.n_ctx_train ? s->n_ctx : drafter->info.n_ctx_train,
-        .kv_type = type,
+        .k_type = t->k_type,
+        .v_type = t->v_type,
         .max_tokens = s->draft_max,
-        .prefill_chunk = chunk,
+        .prefill_chunk = t->prefill_chunk,
         .n_vocab = s->target_model->info.n_vocab};
     if ((rc = draft_model_open(&s->d, drafter->m, &cfg, err)))
         return td_fail_context(err, "the draft");
@@ -72,12 +81,12 @@ td_code td_session_open(td_session **out, td_model *verifier, td_model *drafter,
     s->draft_max = opt->draft_max;
     s->n_ctx = opt->n_ctx ? opt->n_ctx : trained < DEFAULT_CTX ? trained : DEFAULT_CTX;
     const target_config cfg = {.n_ctx = s->n_ctx,
-                               .kv_type = opt->kv_type == TD_KV_F32 ? KERN_KV_F32 : KERN_KV_F16,
+                               .k_type = kv_type_of(opt->cache_type_k),
+                               .v_type = kv_type_of(opt->cache_type_v),
                                .max_rows = s->draft_max + 1,
                                .prefill_chunk = chunk};
     if ((rc = target_open(&s->t, verifier->m, &cfg, err))) goto fail;
-    if (drafter && s->draft_max && (rc = open_draft(s, drafter, cfg.kv_type, chunk, err)))
-        goto fail;
+    if (drafter && s->draft_max && (rc = open_draft(s, drafter, &cfg, err))) goto fail;
     if ((rc = spec_open(&s->s, s->t, s->d, s->draft_max, err))) goto fail;
     if (!(s->gaps_ms = td_calloc((size_t)s->n_ctx + 1, sizeof *s->gaps_ms)) ||
         !(s->begins = td_calloc((size_t)s->n_ctx + 1, sizeof *s->begins)) ||

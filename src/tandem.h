@@ -128,13 +128,20 @@ TD_API void td_free(void *p);
 
 /* ---- sessions ---- */
 
-typedef enum td_kv_type { TD_KV_F16 = 0, TD_KV_F32 = 1 } td_kv_type;
+/* The quantised types are as in llama.cpp: blocks of 32 values of a head with one f16 scale, of 8 and 4 bits. */
+typedef enum td_kv_type {
+    TD_KV_F16 = 0,
+    TD_KV_F32 = 1,
+    TD_KV_Q8_0 = 2,
+    TD_KV_Q4_0 = 3
+} td_kv_type;
 
 typedef struct td_session td_session;
 
 typedef struct td_session_options {
     int n_ctx;         /* positions; 0: the smaller of the model's trained context and 4096 */
-    td_kv_type kv_type;
+    td_kv_type cache_type_k, cache_type_v; /* keys and values in the caches of target and draft; a quantised
+                          type for heads that are no multiple of 32 is TD_E_UNSUPPORTED */
     int draft_max;     /* longest draft this session will use, 0..64; bounds the verify pass */
     int prefill_chunk; /* rows a prefill pass; 0: chosen */
 } td_session_options;

@@ -32,7 +32,8 @@ td_code target_open(target **out, const model *m, const target_config *cfg, td_e
     target *t = td_calloc(1, sizeof *t);
     if (!t) goto memory;
     t->m = m, t->max_rows = cfg->max_rows, t->chunk = cfg->prefill_chunk;
-    kv_config kv = {.type = cfg->kv_type,
+    kv_config kv = {.k_type = cfg->k_type,
+                    .v_type = cfg->v_type,
                     .n_ctx = cfg->n_ctx,
                     .max_seqs = 1,
                     .max_rows = pass_rows,

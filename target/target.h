@@ -11,7 +11,7 @@ typedef struct target target;
 
 typedef struct target_config {
     int n_ctx;
-    kern_kv_type kv_type;
+    kern_kv_type k_type, v_type; /* of the cache */
     int max_rows;      /* widest verify pass: 1 + longest draft */
     int prefill_chunk; /* rows a prefill pass */
 } target_config;

@@ -43,16 +43,21 @@ LANES_INLINE lanes lanes_exp(lanes x) {
     return lanes_if_less(x, lanes_set(-87.0f), lanes_set(0), lanes_mul(p, lanes_power(t)));
 }
 
-LANES_INLINE size_t kv_value_bytes(kern_kv_type type) {
-    return type == KERN_KV_F32 ? sizeof(float) : sizeof(uint16_t);
+/* 16 values. Quantised ones: times their scales; shift: which half of the bytes. */
+LANES_INLINE lanes load_kv(const uint8_t *p, kern_kv_type type, int shift, lanes scale) {
+    switch (type) {
+    case KERN_KV_F32:
+        return lanes_load((const float *)(const void *)p);
+    case KERN_KV_Q8_0:
+        return lanes_mul(lanes_load_i8((const int8_t *)p), scale);
+    case KERN_KV_Q4_0:
+        return lanes_mul(lanes_load_i4(p, shift), scale);
+    default:
+        return lanes_load_f16((const uint16_t *)(const void *)p);
+    }
 }
 
-LANES_INLINE lanes load_kv(const uint8_t *p, kern_kv_type type) {
-    return type == KERN_KV_F32 ? lanes_load((const float *)(const void *)p)
-                               : lanes_load_f16((const uint16_t *)(const void *)p);
-}
-
-/* Fewer than 16 values, zeros behind them. */
+/* Fewer than 16 floats or halves, zeros behind them. */
 LANES_INLINE lanes load_kv_tail(const uint8_t *p, int n, kern_kv_type type) {
     float v[LANES] = {0};
     for (int i = 0; i < n; i++)
@@ -61,15 +66,70 @@ LANES_INLINE lanes load_kv_tail(const uint8_t *p, int n, kern_kv_type type) {
     return lanes_load(v);
 }
 
-/* n_lanes of a line, and the fetching of those of the next page. */
-LANES_INLINE void load_line(lanes *line, int n_lanes, const uint8_t *p, const uint8_t *next,
-                            kern_kv_type type) {
-    const size_t bytes = LANES * kv_value_bytes(type);
-    UNROLL_TILE for (int l = 0; l < n_lanes; l++) {
-        line[l] = load_kv(p + (size_t)l * bytes, type);
+/* Where 16 values of K begin: dimension d, positions from p on. */
+LANES_INLINE size_t k_offset(kern_kv_type type, int d, int p) {
+    const size_t block = (size_t)(d / KERN_BLOCK), in_block = (size_t)(d % KERN_BLOCK),
+                 at = (size_t)p;
+    switch (type) {
+    case KERN_KV_F32:
+        return ((size_t)d * KERN_PAGE + at) * sizeof(float);
+    case KERN_KV_Q8_0:
+        return block * sizeof(kern_kv_q8) + in_block * KERN_PAGE + at;
+    case KERN_KV_Q4_0:
+        return block * sizeof(kern_kv_q4) + in_block / 2 * KERN_PAGE + at;
+    default:
+        return ((size_t)d * KERN_PAGE + at) * sizeof(uint16_t);
     }
-    UNROLL_TILE for (size_t at = 0; at < (size_t)n_lanes * bytes; at += LINE_BYTES) {
-        __builtin_prefetch(next + at);
+}
+
+/* The same of V: position p, columns from d on. */
+LANES_INLINE size_t v_offset(kern_kv_type type, int v_dim, int p, int d) {
+    const size_t block = (size_t)(d / KERN_BLOCK), row = (size_t)p;
+    const size_t at = row * (size_t)v_dim + (size_t)d;
+    switch (type) {
+    case KERN_KV_F32:
+        return at * sizeof(float);
+    case KERN_KV_Q8_0:
+        return block * sizeof(kern_kv_q8) + row * KERN_BLOCK + (size_t)(d % KERN_BLOCK);
+    case KERN_KV_Q4_0: /* the other half of a block is in the same bytes */
+        return block * sizeof(kern_kv_q4) + row * (KERN_BLOCK / 2);
+    default:
+        return at * sizeof(uint16_t);
+    }
+}
+
+/* Scales of the block around dimension d, by position from p on. */
+LANES_INLINE lanes load_scales(const void *page, kern_kv_type type, int d, int p) {
+    if (type == KERN_KV_Q8_0)
+        return lanes_load_f16(((const kern_kv_q8 *)page)[d / KERN_BLOCK].scale + p);
+    if (type == KERN_KV_Q4_0)
+        return lanes_load_f16(((const kern_kv_q4 *)page)[d / KERN_BLOCK].scale + p);
+    return lanes_set(0);
+}
+
+/* n_lanes of a dimension of K, and the fetching of those of the next page. */
+LANES_INLINE void load_keys(lanes *line, const uint8_t *page, const uint8_t *next,
+                            kern_kv_type type, int d, int p, const lanes *scales) {
+    UNROLL_TILE for (int l = 0; l < TILE_LANES; l++) {
+        line[l] = load_kv(page + k_offset(type, d, p + l * LANES), type, d % 2 * 4, scales[l]);
+    }
+    const size_t first = k_offset(type, d, p), bytes = k_offset(type, 0, TILE);
+    UNROLL_TILE for (size_t at = 0; at < bytes; at += LINE_BYTES) {
+        __builtin_prefetch(next + first + at);
+    }
+}
+
+/* The same of a position of V. */
+LANES_INLINE void load_values(lanes *line, int n_lanes, const kern_attn *a, const uint8_t *next,
+                              kern_kv_type type, int p, int d, lanes scale) {
+    UNROLL_TILE for (int l = 0; l < n_lanes; l++) {
+        const int at = d + l * LANES;
+        line[l] = load_kv((const uint8_t *)a->v + v_offset(type, a->v_dim, p, at), type,
+                          at % KERN_BLOCK ? 4 : 0, scale);
+    }
+    const size_t first = v_offset(type, a->v_dim, p, d), bytes = k_offset(type, 0, n_lanes * LANES);
+    UNROLL_TILE for (size_t at = 0; at < bytes; at += LINE_BYTES) {
+        __builtin_prefetch(next + first + at);
     }
 }
 
@@ -85,7 +145,6 @@ LANES_INLINE void add_line(attn_sums sums, int n_q, int n_lanes, const float *co
 
 /* Scores of n_q queries against 32 positions, k upwards. s: (n_q, 32), as in what follows. */
 LANES_INLINE void add_scores(const kern_attn *a, int first, int n_q, kern_kv_type type, float *s) {
-    const size_t value = kv_value_bytes(type);
     const uint8_t *next = a->next_k ? a->next_k : a->k;
     const float *q[TILE_QUERIES];
     UNROLL_TILE for (int j = 0; j < n_q; j++) {
@@ -98,11 +157,17 @@ LANES_INLINE void add_scores(const kern_attn *a, int first, int n_q, kern_kv_typ
                 sums[j][l] = lanes_set(0);
             }
         }
-        for (int d = 0; d < a->k_dim; d++) {
-            const size_t at = ((size_t)d * KERN_PAGE + (size_t)p) * value;
-            lanes line[TILE_LANES];
-            load_line(line, TILE_LANES, (const uint8_t *)a->k + at, next + at, type);
-            add_line(sums, n_q, TILE_LANES, q, d, line);
+        for (int block = 0, end; block < a->k_dim; block = end) {
+            lanes scales[TILE_LANES];
+            end = kern_kv_quantised(type) ? block + KERN_BLOCK : a->k_dim;
+            UNROLL_TILE for (int l = 0; l < TILE_LANES; l++) {
+                scales[l] = load_scales(a->k, type, block, p + l * LANES);
+            }
+            for (int d = block; d < end; d++) {
+                lanes line[TILE_LANES];
+                load_keys(line, a->k, next, type, d, p, scales);
+                add_line(sums, n_q, TILE_LANES, q, d, line);
+            }
         }
         UNROLL_TILE for (int j = 0; j < n_q; j++) {
             UNROLL_TILE for (int l = 0; l < TILE_LANES; l++) {
@@ -152,7 +217,6 @@ static inline void tile_weights(const kern_attn *a, int first, int n_q, float *s
 LANES_INLINE void add_columns(const kern_attn *a, int first, int n_q, int d, int n_lanes, int tail,
                               kern_kv_type type, int begin, int end, const float *w,
                               const float *by) {
-    const size_t value = kv_value_bytes(type);
     const uint8_t *next = a->next_v ? a->next_v : a->v;
     const float *x[TILE_QUERIES];
     float *out[TILE_QUERIES];
@@ -163,13 +227,19 @@ LANES_INLINE void add_columns(const kern_attn *a, int first, int n_q, int d, int
             sums[j][l] = lanes_mul(lanes_load(out[j] + l * LANES), lanes_set(by[j]));
         }
     }
+    float scales[KERN_PAGE];
+    if (kern_kv_quantised(type)) {
+        lanes_store(scales, load_scales(a->v, type, d, 0));
+        lanes_store(scales + LANES, load_scales(a->v, type, d, LANES));
+    }
     for (int p = begin; p < end; p++) {
-        const size_t at = ((size_t)p * (size_t)a->v_dim + (size_t)d) * value;
         lanes line[TILE_LANES];
         if (tail)
-            line[0] = load_kv_tail((const uint8_t *)a->v + at, tail, type);
+            line[0] =
+                load_kv_tail((const uint8_t *)a->v + v_offset(type, a->v_dim, p, d), tail, type);
         else
-            load_line(line, n_lanes, (const uint8_t *)a->v + at, next + at, type);
+            load_values(line, n_lanes, a, next, type, p, d,
+                        kern_kv_quantised(type) ? lanes_set(scales[p]) : lanes_set(0));
         add_line(sums, n_q, n_lanes, x, p, line);
     }
     UNROLL_TILE for (int j = 0; j < n_q; j++) {
@@ -191,10 +261,19 @@ LANES_INLINE void add_alone_typed(const kern_attn *a, int j, int d, kern_kv_type
 
 static void add_alone(const kern_attn *a, int j, int d, int begin, int end, const float *w,
                       float by) {
-    if (a->type == KERN_KV_F32)
+    switch (a->v_type) {
+    case KERN_KV_F32:
         add_alone_typed(a, j, d, KERN_KV_F32, begin, end, w, by);
-    else
+        break;
+    case KERN_KV_Q8_0:
+        add_alone_typed(a, j, d, KERN_KV_Q8_0, begin, end, w, by);
+        break;
+    case KERN_KV_Q4_0:
+        add_alone_typed(a, j, d, KERN_KV_Q4_0, begin, end, w, by);
+        break;
+    default:
         add_alone_typed(a, j, d, KERN_KV_F16, begin, end, w, by);
+    }
 }
 
 /* Constant counts and types let the compiler keep a tile in registers. */
@@ -209,15 +288,24 @@ LANES_INLINE void tile_scores_typed(const kern_attn *a, int first, int n_q, kern
 }
 
 static void tile_scores(const kern_attn *a, int first, int n_q, float *s) {
-    if (a->type == KERN_KV_F32)
+    switch (a->k_type) {
+    case KERN_KV_F32:
         tile_scores_typed(a, first, n_q, KERN_KV_F32, s);
-    else
+        break;
+    case KERN_KV_Q8_0:
+        tile_scores_typed(a, first, n_q, KERN_KV_Q8_0, s);
+        break;
+    case KERN_KV_Q4_0:
+        tile_scores_typed(a, first, n_q, KERN_KV_Q4_0, s);
+        break;
+    default:
         tile_scores_typed(a, first, n_q, KERN_KV_F16, s);
+    }
 }
 
 /* The columns that are whole tiles; returns the first one behind them. */
-LANES_INLINE int tile_values_typed(const kern_attn *a, int first, int n_q, kern_kv_type type,
-                                   int begin, int end, float *s, const float *by) {
+LANES_INLINE int tile_columns_typed(const kern_attn *a, int first, int n_q, kern_kv_type type,
+                                    int begin, int end, const float *s, const float *by) {
     int d = 0;
 #define VALUES(n)                                                                                  \
     case n:                                                                                        \
@@ -227,6 +315,20 @@ LANES_INLINE int tile_values_typed(const kern_attn *a, int first, int n_q, kern_
         switch (n_q) { ATTN_COUNTS(VALUES) }
 #undef VALUES
     return d;
+}
+
+static int tile_columns(const kern_attn *a, int first, int n_q, int begin, int end, const float *s,
+                        const float *by) {
+    switch (a->v_type) {
+    case KERN_KV_F32:
+        return tile_columns_typed(a, first, n_q, KERN_KV_F32, begin, end, s, by);
+    case KERN_KV_Q8_0:
+        return tile_columns_typed(a, first, n_q, KERN_KV_Q8_0, begin, end, s, by);
+    case KERN_KV_Q4_0:
+        return tile_columns_typed(a, first, n_q, KERN_KV_Q4_0, begin, end, s, by);
+    default:
+        return tile_columns_typed(a, first, n_q, KERN_KV_F16, begin, end, s, by);
+    }
 }
 
 /* A query keeps to its own positions: a slot nobody wrote may hold NaN. So a tile takes the positions that all of its
@@ -242,9 +344,7 @@ static void tile_values(const kern_attn *a, int first, int n_q, float *s, float 
             add_alone(a, first + j, 0, b[j], e[j] < begin ? e[j] : begin, s + j * KERN_PAGE, by[j]);
             by[j] = 1;
         }
-    const int d = a->type == KERN_KV_F32
-                      ? tile_values_typed(a, first, n_q, KERN_KV_F32, begin, end, s, by)
-                      : tile_values_typed(a, first, n_q, KERN_KV_F16, begin, end, s, by);
+    const int d = tile_columns(a, first, n_q, begin, end, s, by);
     for (int j = 0; j < n_q; j++) {
         if (d < a->v_dim) add_alone(a, first + j, d, begin, end, s + j * KERN_PAGE, by[j]);
         if (e[j] > end) add_alone(a, first + j, 0, end, e[j], s + j * KERN_PAGE, 1);

@@ -116,6 +116,18 @@ static void rope(float *x, int n_rot, const float *cosine, const float *sine, bo
     }
 }
 
+static void hadamard(float *x, int n, int size) {
+    for (int step = 1; step < size; step *= 2)
+        for (int at = 0; at < n; at += 2 * step)
+            for (int i = at; i < at + step; i++) {
+                const float a = x[i], b = x[i + step];
+                x[i] = a + b, x[i + step] = a - b;
+            }
+    const float by = 1.0f / sqrtf((float)size);
+    for (int i = 0; i < n; i++)
+        x[i] *= by;
+}
+
 static void add(float *x, const float *y, int n) {
     for (int i = 0; i < n; i++)
         x[i] += y[i];
@@ -209,6 +221,7 @@ static void kern_init_float(kern_table *k) {
     k->quantize = quantize;
     k->rmsnorm = rmsnorm;
     k->rope = rope;
+    k->hadamard = hadamard;
     k->add = add;
     k->scale = scale_by;
     k->silu_mul = silu_mul;

@@ -2,6 +2,7 @@
  * floats. Every operation rounds each lane once, so the ways give the same bits.
  *
  * What needs words:
+ *   lanes_load_i4         four bits of each byte, from `shift` on, minus 8
  *   lanes_min, lanes_max  a < b ? a : b and a > b ? a : b: the second one where one is NaN
  *   lanes_if_less         a < b ? yes : no
  *   lanes_within          lanes begin <= i < end of `in`, the others of `out`
@@ -87,6 +88,16 @@ LANES_INLINE float lanes_top(lanes v) {
     const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
+LANES_INLINE lanes lanes_of_i8(__m128i v) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v));
+}
+LANES_INLINE lanes lanes_load_i8(const int8_t *p) {
+    return lanes_of_i8(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+LANES_INLINE lanes lanes_load_i4(const uint8_t *p, int shift) {
+    const __m128i v = _mm_srli_epi16(_mm_loadu_si128((const __m128i *)(const void *)p), shift);
+    return lanes_of_i8(_mm_sub_epi8(_mm_and_si128(v, _mm_set1_epi8(15)), _mm_set1_epi8(8)));
+}
 
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
@@ -165,6 +176,17 @@ LANES_INLINE float lanes_top(lanes v) {
     const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+LANES_INLINE lanes lanes_of_i8(__m128i v) {
+    return (lanes){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)),
+                   _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(v, v)))};
+}
+LANES_INLINE lanes lanes_load_i8(const int8_t *p) {
+    return lanes_of_i8(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+LANES_INLINE lanes lanes_load_i4(const uint8_t *p, int shift) {
+    const __m128i v = _mm_srli_epi16(_mm_loadu_si128((const __m128i *)(const void *)p), shift);
+    return lanes_of_i8(_mm_sub_epi8(_mm_and_si128(v, _mm_set1_epi8(15)), _mm_set1_epi8(8)));
 }
 
 #elif defined(__ARM_FEATURE_DOTPROD) /* not __ARM_NEON, which ref's build has too */
@@ -252,6 +274,20 @@ LANES_INLINE float lanes_sum(lanes v) {
 }
 LANES_INLINE float lanes_top(lanes v) {
     return vmaxvq_f32(vmaxq_f32(vmaxq_f32(v.v[0], v.v[2]), vmaxq_f32(v.v[1], v.v[3])));
+}
+LANES_INLINE lanes lanes_of_i8(int8x16_t v) {
+    const int16x8_t lo = vmovl_s8(vget_low_s8(v)), hi = vmovl_s8(vget_high_s8(v));
+    return (lanes){
+        {vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(lo))),
+         vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(hi)))}};
+}
+LANES_INLINE lanes lanes_load_i8(const int8_t *p) {
+    return lanes_of_i8(vld1q_s8(p));
+}
+LANES_INLINE lanes lanes_load_i4(const uint8_t *p, int shift) {
+    const uint8x16_t v =
+        vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8((int8_t)-shift)), vdupq_n_u8(15));
+    return lanes_of_i8(vsubq_s8(vreinterpretq_s8_u8(v), vdupq_n_s8(8)));
 }
 
 #else
@@ -345,6 +381,18 @@ LANES_INLINE float lanes_top(lanes v) {
         for (int i = 0; i < n; i++)
             v.v[i] = v.v[i] > v.v[i + n] ? v.v[i] : v.v[i + n];
     return v.v[0];
+}
+LANES_INLINE lanes lanes_load_i8(const int8_t *p) {
+    lanes r;
+    for (int i = 0; i < LANES; i++)
+        r.v[i] = p[i];
+    return r;
+}
+LANES_INLINE lanes lanes_load_i4(const uint8_t *p, int shift) {
+    lanes r;
+    for (int i = 0; i < LANES; i++)
+        r.v[i] = (float)((p[i] >> shift & 15) - 8);
+    return r;
 }
 
 #endif

@@ -346,7 +346,8 @@ static int open_session(bench *b, const cli_args *a) {
         .n_ctx = a->n_ctx == 0  ? td_model_get_info(b->models.target)->n_ctx_train
                  : a->n_ctx > 0 ? a->n_ctx
                                 : (int)(need < 1000000000 ? need : 1000000000),
-        .kv_type = a->kv_type,
+        .cache_type_k = a->cache_type_k,
+        .cache_type_v = a->cache_type_v,
         .draft_max = draft_max};
     if (td_session_open(&b->session, b->models.target, b->models.draft, &opt, &err))
         return cli_error(&err);

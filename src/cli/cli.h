@@ -42,7 +42,7 @@ typedef struct cli_args {
     /* models */
     const char *model, *draft;
     int n_threads, n_ctx; /* n_ctx -1: the library's default; 0: as trained */
-    td_kv_type kv_type;
+    td_kv_type cache_type_k, cache_type_v;
     /* prompt */
     const char *prompt, *prompt_file, *prompts_file, *system;
     bool chat, escape, no_special;
@@ -75,6 +75,8 @@ typedef struct cli_args {
 /* Parses argv after the command's name. CLI_OK, or CLI_MISUSE after one line on standard error. */
 int cli_parse(cli_args *a, cli_command command, int argc, char **argv);
 void cli_args_free(cli_args *a);
+
+const char *cli_kv_type_name(td_kv_type type);
 
 /* Each takes parsed arguments and returns the exit code. */
 int cli_run(cli_args *a);

@@ -314,14 +314,11 @@ static bool is_float(const char *type) {
     return !strcmp(type, "F32") || !strcmp(type, "F16") || !strcmp(type, "BF16");
 }
 
-static double kv_bytes_to_f16(td_kv_type type) {
-    switch (type) {
-    case TD_KV_F16:
-        return 1;
-    case TD_KV_F32:
-        return 2;
-    }
-    return 1;
+/* Bytes of K and V over those in f16, for heads whose K is as wide as their V. */
+static double kv_bytes_to_f16(const cli_args *a) {
+    static const double bits[] = {
+        [TD_KV_F16] = 16, [TD_KV_F32] = 32, [TD_KV_Q8_0] = 8.5, [TD_KV_Q4_0] = 4.5};
+    return (bits[a->cache_type_k] + bits[a->cache_type_v]) / 32;
 }
 
 /* Float matrices, and the output matrix by its kind: the embedding where the file has no other. */
@@ -352,8 +349,8 @@ static int read_work(pass_work *w, const cli_args *a, const td_model_info *m) {
     if (td_file_open(&f, a->model, &err)) return cli_error(&err);
     const td_file_info *info = td_file_get_info(f);
     *w = (pass_work){.weight_bytes = m->step_bytes, .window = info->window};
-    w->kv_bytes_per_position = (double)info->kv_bytes_per_token_f16 * kv_bytes_to_f16(a->kv_type);
-    w->kv_bytes_window = (double)info->kv_bytes_window_f16 * kv_bytes_to_f16(a->kv_type);
+    w->kv_bytes_per_position = (double)info->kv_bytes_per_token_f16 * kv_bytes_to_f16(a);
+    w->kv_bytes_window = (double)info->kv_bytes_window_f16 * kv_bytes_to_f16(a);
     count_macs(w, f, m->row_macs);
     td_file_close(&f);
     return CLI_OK;
@@ -395,7 +392,8 @@ static int open_cost(cost_bench *b) {
     const int longest = b->contexts[b->n_contexts - 1] + most;
     const td_session_options opt = {.n_ctx =
                                         longest > PREFILL_TOKENS ? longest + 1 : PREFILL_TOKENS + 1,
-                                    .kv_type = a->kv_type,
+                                    .cache_type_k = a->cache_type_k,
+                                    .cache_type_v = a->cache_type_v,
                                     .draft_max = most - 1};
     if (td_session_open(&b->session, b->models.target, NULL, &opt, &err)) return cli_error(&err);
     cli_stop_session(b->session);
@@ -506,12 +504,14 @@ static int run_cost(const cli_args *a) {
     cli_progress_end();
     if (!rc && !a->print_json) print_cost_head(&b);
     if (rc || (rc = measure_prefill(&b)) || (rc = measure_contexts(&b))) goto fail;
-    rc = write_json(
-        a, json_incref(b.list),
-        json_pack("{s:o, s:i, s:s, s:o, s:O, s:s, s:o}", "target", cli_json_model(b.models.target),
-                  "runs", a->n_runs, "kv_type", a->kv_type == TD_KV_F32 ? "f32" : "f16", "prefill",
-                  json_prefill(&b.prefill), "passes", b.list, "dot_instruction",
-                  bench_probe_dot_name(b.probe), "versions", cli_json_versions(b.models.cpu)));
+    rc =
+        write_json(a, json_incref(b.list),
+                   json_pack("{s:o, s:i, s:s, s:s, s:o, s:O, s:s, s:o}", "target",
+                             cli_json_model(b.models.target), "runs", a->n_runs, "cache_type_k",
+                             cli_kv_type_name(a->cache_type_k), "cache_type_v",
+                             cli_kv_type_name(a->cache_type_v), "prefill", json_prefill(&b.prefill),
+                             "passes", b.list, "dot_instruction", bench_probe_dot_name(b.probe),
+                             "versions", cli_json_versions(b.models.cpu)));
 fail:
     cli_stop_session(NULL);
     json_decref(b.list);

@@ -53,8 +53,11 @@ static const option options[] = {
      BOTH, CONTEXT, AT(n_ctx), 0, 1 << 28, CLI_COMPARE | CLI_COST},
     {"Models", "-t --threads", "N", "threads; default: the cores this process may use", BOTH, INT,
      AT(n_threads), 1, 1024, ANY_MODE},
-    {"Models", "--kv-type", "TYPE", "numbers in the KV cache, f16 or f32; default f16", BOTH,
-     KV_TYPE, AT(kv_type), .modes = CLI_COMPARE | CLI_COST},
+    {"Models", "-ctk --cache-type-k", "TYPE",
+     "keys in the KV caches: f32, f16, q8_0 or q4_0; default f16", BOTH, KV_TYPE, AT(cache_type_k),
+     .modes = CLI_COMPARE | CLI_COST},
+    {"Models", "-ctv --cache-type-v", "TYPE", "values in the KV caches; the same types", BOTH,
+     KV_TYPE, AT(cache_type_v), .modes = CLI_COMPARE | CLI_COST},
 
     {"Prompt", "-p --prompt", "TEXT",
      "the prompt; - reads standard input, as does giving neither -p nor -f in a pipe", BOTH, TEXT,
@@ -162,7 +165,8 @@ static const struct {
     {"-no-cnv --no-conversation",
      "leave it out: a prompt is used as it stands unless --chat is given"},
     {"-b --batch-size -ub --ubatch-size", "batches are chosen by the program; leave it out"},
-    {"-ctk --cache-type-k -ctv --cache-type-v", "keys and values have one type here: --kv-type"},
+    {"-ctkd --cache-type-k-draft -ctvd --cache-type-v-draft",
+     "the draft's cache has the target's types: -ctk, -ctv"},
     {"-fa --flash-attn --mlock --no-mmap", "there is no such choice here; leave it out"},
     {"--draft-min --draft-n-min --draft-p-min",
      "a draft is as long as -k says; its tokens are not dropped by probability"},
@@ -349,6 +353,22 @@ static int set_format(bool *json, const char *name, const char *value) {
     return CLI_OK;
 }
 
+static const char *const kv_types[] = {
+    [TD_KV_F16] = "f16", [TD_KV_F32] = "f32", [TD_KV_Q8_0] = "q8_0", [TD_KV_Q4_0] = "q4_0"};
+
+const char *cli_kv_type_name(td_kv_type type) {
+    return kv_types[type];
+}
+
+static int set_kv_type(td_kv_type *type, const char *name, const char *value) {
+    for (size_t i = 0; i < sizeof kv_types / sizeof *kv_types; i++)
+        if (!strcmp(value, kv_types[i])) {
+            *type = (td_kv_type)i;
+            return CLI_OK;
+        }
+    return cli_misuse("%s takes f32, f16, q8_0 or q4_0, not '%s'", name, value);
+}
+
 static int set(cli_args *a, const option *o, const char *name, const char *value) {
     void *field = (char *)a + o->offset;
     switch (o->kind) {
@@ -370,10 +390,7 @@ static int set(cli_args *a, const option *o, const char *name, const char *value
     case SEED:
         return set_seed(field, name, value);
     case KV_TYPE:
-        if (strcmp(value, "f16") && strcmp(value, "f32"))
-            return cli_misuse("%s takes f16 or f32, not '%s'", name, value);
-        *(td_kv_type *)field = !strcmp(value, "f32") ? TD_KV_F32 : TD_KV_F16;
-        return CLI_OK;
+        return set_kv_type(field, name, value);
     case CONTEXT:
         if (a->command != CLI_BENCH) return set_int(field, o, name, value);
         return set_list(a->contexts, &a->n_contexts, CLI_LIST_MAX, o, name, value, o->min);

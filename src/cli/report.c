@@ -107,9 +107,10 @@ static json_t *settings(const cli_report *r) {
     /* As text: a seed may be larger than the whole numbers that readers of JSON keep exactly. */
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)a->sampling.seed);
-    return json_pack("{s:i, s:i, s:s, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:s}", "n_predict",
-                     a->n_predict, "n_ctx", td_session_n_ctx(r->session), "kv_type",
-                     a->kv_type == TD_KV_F32 ? "f32" : "f16", "temperature",
+    return json_pack("{s:i, s:i, s:s, s:s, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:s}",
+                     "n_predict", a->n_predict, "n_ctx", td_session_n_ctx(r->session),
+                     "cache_type_k", cli_kv_type_name(a->cache_type_k), "cache_type_v",
+                     cli_kv_type_name(a->cache_type_v), "temperature",
                      (double)a->sampling.temperature, "top_k", a->sampling.top_k, "top_p",
                      (double)a->sampling.top_p, "min_p", (double)a->sampling.min_p,
                      "repeat_penalty", (double)a->sampling.repeat_penalty, "presence_penalty",

@@ -52,7 +52,10 @@ static int prepare(run *r, const cli_args *a, int draft_max) {
     const int n_ctx = a->n_ctx == 0  ? td_model_get_info(r->models.target)->n_ctx_train
                       : a->n_ctx < 0 ? 0
                                      : a->n_ctx;
-    const td_session_options opt = {.n_ctx = n_ctx, .kv_type = a->kv_type, .draft_max = draft_max};
+    const td_session_options opt = {.n_ctx = n_ctx,
+                                    .cache_type_k = a->cache_type_k,
+                                    .cache_type_v = a->cache_type_v,
+                                    .draft_max = draft_max};
     if (td_session_open(&r->session, r->models.target, r->models.draft, &opt, &err))
         return cli_error(&err);
     return CLI_OK;

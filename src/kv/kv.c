@@ -16,10 +16,6 @@ enum {
     MAX_ROWS = 1 << 20
 };
 
-static size_t value_bytes(kern_kv_type type) {
-    return type == KERN_KV_F32 ? 4 : 2;
-}
-
 static size_t align_up(size_t n) {
     return (n + KERN_ALIGN - 1) & ~(size_t)(KERN_ALIGN - 1);
 }
@@ -29,8 +25,9 @@ static bool in_range(int v, int lo, int hi) {
 }
 
 static td_code check_config(const kv_config *c, td_error *err) {
-    if (c->type != KERN_KV_F16 && c->type != KERN_KV_F32)
-        return td_fail(err, TD_E_ARG, "KV cache: type %d is unknown", (int)c->type);
+    if ((unsigned)c->k_type >= KERN_KV_TYPES || (unsigned)c->v_type >= KERN_KV_TYPES)
+        return td_fail(err, TD_E_ARG, "KV cache: types %d and %d are unknown", (int)c->k_type,
+                       (int)c->v_type);
     if (!in_range(c->n_layers, 1, MAX_LAYERS) || !c->layers)
         return td_fail(err, TD_E_ARG, "KV cache: %d layers make no sense", c->n_layers);
     if (!in_range(c->n_ctx, 1, MAX_CTX))
@@ -54,18 +51,24 @@ static td_code check_config(const kv_config *c, td_error *err) {
                 err, TD_E_ARG,
                 "KV cache: layer %d with %d heads of %d + %d values, window %d makes no sense", l,
                 y->n_heads, y->k_dim, y->v_dim, y->window);
+        if ((kern_kv_quantised(c->k_type) && y->k_dim % KERN_BLOCK) ||
+            (kern_kv_quantised(c->v_type) && y->v_dim % KERN_BLOCK))
+            return td_fail(
+                err, TD_E_UNSUPPORTED,
+                "a quantised KV cache has blocks of %d values, and the heads of layer %d "
+                "have %d (keys) and %d (values); use f16",
+                (int)KERN_BLOCK, l, y->k_dim, y->v_dim);
     }
     return TD_OK;
 }
 
 /* Fills in places (may be NULL) and the shape of the groups. false: sizes overflow. */
 static bool lay_out(kv_group groups[KV_MAX_GROUPS], kv_place *places, const kv_config *c) {
-    const size_t es = value_bytes(c->type);
     for (int l = 0; l < c->n_layers; l++) {
         const kv_layer *y = &c->layers[l];
         kv_group *g = &groups[y->window ? KV_WINDOWED : KV_FULL];
-        const size_t k_bytes = align_up((size_t)y->k_dim * KERN_PAGE * es);
-        const size_t head_bytes = k_bytes + align_up((size_t)y->v_dim * KERN_PAGE * es);
+        const size_t k_bytes = align_up(kern_kv_page_bytes(c->k_type, y->k_dim));
+        const size_t head_bytes = k_bytes + align_up(kern_kv_page_bytes(c->v_type, y->v_dim));
         size_t layer_bytes;
         if (places)
             places[l] = (kv_place){.group = y->window ? KV_WINDOWED : KV_FULL,
@@ -170,7 +173,7 @@ td_code kv_open(kv_cache **out, const kv_config *cfg, td_error *err) {
     if (rc) return rc;
     kv_cache *kv = td_calloc(1, sizeof *kv);
     if (!kv) goto memory;
-    kv->type = cfg->type, kv->value_bytes = value_bytes(cfg->type);
+    kv->k_type = cfg->k_type, kv->v_type = cfg->v_type;
     kv->n_layers = cfg->n_layers, kv->n_ctx = cfg->n_ctx, kv->max_seqs = cfg->max_seqs;
     kv->max_rows = cfg->max_rows, kv->max_rollback = cfg->max_rollback;
     kv->n_table = kv_pages_of(cfg->n_ctx);
@@ -211,12 +214,14 @@ void kv_close(kv_cache *kv) {
 }
 
 size_t kv_bytes_per_position(const kv_config *cfg) {
-    size_t values = 0;
+    size_t page_bytes = 0;
     for (int l = 0; l < cfg->n_layers; l++) {
         const kv_layer *y = &cfg->layers[l];
-        if (!y->window) values += (size_t)y->n_heads * ((size_t)y->k_dim + (size_t)y->v_dim);
+        if (!y->window)
+            page_bytes += (size_t)y->n_heads * (kern_kv_page_bytes(cfg->k_type, y->k_dim) +
+                                                kern_kv_page_bytes(cfg->v_type, y->v_dim));
     }
-    return values * value_bytes(cfg->type);
+    return page_bytes / KERN_PAGE;
 }
 
 size_t kv_size_bytes(const kv_cache *kv) {
@@ -236,6 +241,10 @@ int kv_n_ctx(const kv_cache *kv) {
     return kv->n_ctx;
 }
 
-kern_kv_type kv_type(const kv_cache *kv) {
-    return kv->type;
+kern_kv_type kv_k_type(const kv_cache *kv) {
+    return kv->k_type;
+}
+
+kern_kv_type kv_v_type(const kv_cache *kv) {
+    return kv->v_type;
 }

@@ -30,7 +30,7 @@ typedef struct kv_layer {
 typedef struct kv_config {
     int n_layers;
     const kv_layer *layers; /* copied */
-    kern_kv_type type;
+    kern_kv_type k_type, v_type; /* quantised ones want k_dim or v_dim to be a multiple of 32 */
     int n_ctx;      /* positions over all sequences together, rows in flight included; pages that
                        sequences share count once */
     int max_seqs;   /* sequences alive at once */
@@ -38,8 +38,9 @@ typedef struct kv_config {
     int max_rollback; /* windowed layers can be truncated by at least this many committed positions */
 } kv_config;
 
-/* TD_E_ARG for absurd numbers, TD_E_TOO_BIG when sizes overflow or exceed the memory that is there (the
- * message says bytes wanted, bytes available, and the largest n_ctx that fits). */
+/* TD_E_ARG for absurd numbers, TD_E_UNSUPPORTED for a quantised type where heads are not whole blocks,
+ * TD_E_TOO_BIG when sizes overflow or exceed the memory that is there (the message says bytes wanted, bytes
+ * available, and the largest n_ctx that fits). */
 td_code kv_open(kv_cache **out, const kv_config *cfg, td_error *err);
 void kv_close(kv_cache *kv);
 
@@ -48,7 +49,8 @@ size_t kv_bytes_per_position(const kv_config *cfg);
 size_t kv_size_bytes(const kv_cache *kv);  /* all pools, as mapped */
 size_t kv_used_bytes(const kv_cache *kv);  /* pages in use */
 int kv_n_ctx(const kv_cache *kv);
-kern_kv_type kv_type(const kv_cache *kv);
+kern_kv_type kv_k_type(const kv_cache *kv);
+kern_kv_type kv_v_type(const kv_cache *kv);
 
 /* ---- sequences: small ids, 0 .. max_seqs - 1 ---- */
 
@@ -76,11 +78,11 @@ bool kv_seq_truncate(kv_cache *kv, int seq, int n_pos);
 
 /* ---- what a pass reads and writes ---- */
 
-/* Stores K (n_heads * k_dim) and V (n_heads * v_dim) of one row, rounded to the cache's type. The slot
+/* Stores K (n_heads * k_dim) and V (n_heads * v_dim) of one row, rounded to the cache's types. The slot
  * was reserved. Different slots may be written by different threads at once. */
 void kv_write(kv_cache *kv, int seq, int layer, int slot, const float *k, const float *v);
-/* The page that holds slots 32 * page .. + 31: K of one head as (k_dim, 32), V as (32, v_dim), in the
- * cache's type. NULL: the page left the window. */
+/* The page that holds slots 32 * page .. + 31: K of one head as (k_dim, 32), V as (32, v_dim), or
+ * as blocks (kernels.h). NULL: the page left the window. */
 const void *kv_page_k(const kv_cache *kv, int seq, int layer, int head, int page);
 const void *kv_page_v(const kv_cache *kv, int seq, int layer, int head, int page);
 /* Copies slots[0..n) (n <= 32) of one head into page-shaped buffers at places first .. first + n - 1: for

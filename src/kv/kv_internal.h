@@ -1,8 +1,8 @@
 /* What the files of the cache share. Nobody else includes this.
  *
  * A group's memory is n_pages pages of page_bytes. Inside a page the group's layers follow each
- * other; inside a layer, head by head, K (k_dim, 32) then V (32, v_dim), each block padded to 64
- * bytes: what attention reads for one layer lies together, and a page copies as one piece.
+ * other; inside a layer, head by head, K (k_dim, 32) then V (32, v_dim), or their quantised blocks,
+ * each padded to 64 bytes: what attention reads for one layer lies together, and a page copies as one piece.
  *
  * Invariants (kv_check):
  *   1. table[i] >= 0 exactly for first <= i < end, and end = ceil((len + n_reserved) / 32).
@@ -50,8 +50,7 @@ typedef struct kv_seq {
 } kv_seq;
 
 struct kv_cache {
-    kern_kv_type type;
-    size_t value_bytes;
+    kern_kv_type k_type, v_type;
     int n_layers, n_ctx, max_seqs, max_rows, max_rollback;
     int n_table;      /* pages of the longest sequence */
     kv_place *places; /* (n_layers); owns */
@@ -76,6 +75,10 @@ static inline int kv_first_needed(int len, int n_keep) {
 static inline bool kv_check_small(const kv_cache *kv) {
     return (int64_t)kv->max_seqs * kv->n_table > 4096 || kv_check(kv);
 }
+
+/* What one head has in slot `from` of its pages becomes what it has in slot `to` of others. */
+void kv_copy_slot(const kv_cache *kv, const kv_place *y, const uint8_t *from_k,
+                  const uint8_t *from_v, int from, uint8_t *to_k, uint8_t *to_v, int to);
 
 static inline uint8_t *kv_page(const kv_group *g, int page) {
     return g->mem + (size_t)page * g->page_bytes;

@@ -4,6 +4,7 @@
 #include "kv/kv_internal.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 /* The block of one head in the page that holds `slot`; NULL when the page left the window. */
@@ -15,26 +16,177 @@ static uint8_t *head_block(const kv_cache *kv, int seq, const kv_place *y, int h
     return kv_page(&kv->groups[y->group], at) + y->offset + (size_t)head * y->head_bytes;
 }
 
+/* ---- quantising 32 values ---- */
+
+static float to_nearest(float x) { /* even, for |x| < 2^22 */
+    return x + 12582912.0f - 12582912.0f;
+}
+
+/* NaN becomes lo. */
+static int clamp(float x, int lo, int hi) {
+    return x > (float)lo ? x < (float)hi ? (int)x : hi : lo;
+}
+
+/* Rounded to f16, so that what is rounded with it is what it will be multiplied with. */
+static uint16_t scale_of(float x, float *inverse) {
+    const uint16_t h = td_f32_to_f16(x > 65504 ? 65504 : x < -65504 ? -65504 : x);
+    const float d = td_f16_to_f32(h);
+    *inverse = d != 0 ? 1 / d : 0;
+    return h;
+}
+
+/* q in [-127, 127], q * scale about x. Returns the scale. */
+static uint16_t quantize_q8(const float *x, int8_t q[KERN_BLOCK]) {
+    float top = 0, inverse;
+    for (int i = 0; i < KERN_BLOCK; i++)
+        top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
+    const uint16_t scale = scale_of(top / 127, &inverse);
+    for (int i = 0; i < KERN_BLOCK; i++)
+        q[i] = (int8_t)clamp(to_nearest(x[i] * inverse), -127, 127);
+    return scale;
+}
+
+/* q in [0, 15], (q - 8) * scale about x: the value of largest size becomes -8 * scale. */
+static uint16_t quantize_q4(const float *x, uint8_t q[KERN_BLOCK]) {
+    float top = 0, inverse;
+    for (int i = 0; i < KERN_BLOCK; i++)
+        top = fabsf(x[i]) > fabsf(top) ? x[i] : top;
+    const uint16_t scale = scale_of(top / -8, &inverse);
+    for (int i = 0; i < KERN_BLOCK; i++)
+        q[i] = (uint8_t)clamp(to_nearest(x[i] * inverse) + 8, 0, 15);
+    return scale;
+}
+
+/* ---- one slot of one head ---- */
+
+static void write_k(kern_kv_type type, void *page, int at, const float *k, int dim) {
+    switch (type) {
+    case KERN_KV_F32:
+        for (int d = 0; d < dim; d++)
+            ((float *)page)[d * KERN_PAGE + at] = k[d];
+        return;
+    case KERN_KV_F16:
+        for (int d = 0; d < dim; d++)
+            ((uint16_t *)page)[d * KERN_PAGE + at] = td_f32_to_f16(k[d]);
+        return;
+    case KERN_KV_Q8_0:
+        for (kern_kv_q8 *b = page; dim > 0; b++, k += KERN_BLOCK, dim -= KERN_BLOCK) {
+            int8_t q[KERN_BLOCK];
+            b->scale[at] = quantize_q8(k, q);
+            for (int d = 0; d < KERN_BLOCK; d++)
+                b->q[d][at] = q[d];
+        }
+        return;
+    default:
+        for (kern_kv_q4 *b = page; dim > 0; b++, k += KERN_BLOCK, dim -= KERN_BLOCK) {
+            uint8_t q[KERN_BLOCK];
+            b->scale[at] = quantize_q4(k, q);
+            for (int i = 0; i < KERN_BLOCK / 2; i++)
+                b->q[i * KERN_PAGE + at] = (uint8_t)(q[2 * i] | q[2 * i + 1] << 4);
+        }
+    }
+}
+
+static void write_v(kern_kv_type type, void *page, int at, const float *v, int dim) {
+    switch (type) {
+    case KERN_KV_F32:
+        memcpy((float *)page + (size_t)at * (size_t)dim, v, (size_t)dim * sizeof *v);
+        return;
+    case KERN_KV_F16:
+        for (int d = 0; d < dim; d++)
+            ((uint16_t *)page)[at * dim + d] = td_f32_to_f16(v[d]);
+        return;
+    case KERN_KV_Q8_0:
+        for (kern_kv_q8 *b = page; dim > 0; b++, v += KERN_BLOCK, dim -= KERN_BLOCK)
+            b->scale[at] = quantize_q8(v, b->q[at]);
+        return;
+    default:
+        for (kern_kv_q4 *b = page; dim > 0; b++, v += KERN_BLOCK, dim -= KERN_BLOCK) {
+            uint8_t q[KERN_BLOCK];
+            b->scale[at] = quantize_q4(v, q);
+            for (int i = 0; i < KERN_BLOCK / 2; i++)
+                b->q[at * (KERN_BLOCK / 2) + i] = (uint8_t)(q[i] | q[i + KERN_BLOCK / 2] << 4);
+        }
+    }
+}
+
+static void copy_k(kern_kv_type type, const void *from_page, int from, void *to_page, int to,
+                   int dim) {
+    switch (type) {
+    case KERN_KV_F32:
+        for (int d = 0; d < dim; d++)
+            ((float *)to_page)[d * KERN_PAGE + to] =
+                ((const float *)from_page)[d * KERN_PAGE + from];
+        return;
+    case KERN_KV_F16:
+        for (int d = 0; d < dim; d++)
+            ((uint16_t *)to_page)[d * KERN_PAGE + to] =
+                ((const uint16_t *)from_page)[d * KERN_PAGE + from];
+        return;
+    case KERN_KV_Q8_0: {
+        const kern_kv_q8 *f = from_page;
+        for (kern_kv_q8 *b = to_page; dim > 0; b++, f++, dim -= KERN_BLOCK) {
+            b->scale[to] = f->scale[from];
+            for (int d = 0; d < KERN_BLOCK; d++)
+                b->q[d][to] = f->q[d][from];
+        }
+        return;
+    }
+    default: {
+        const kern_kv_q4 *f = from_page;
+        for (kern_kv_q4 *b = to_page; dim > 0; b++, f++, dim -= KERN_BLOCK) {
+            b->scale[to] = f->scale[from];
+            for (int i = 0; i < KERN_BLOCK / 2; i++)
+                b->q[i * KERN_PAGE + to] = f->q[i * KERN_PAGE + from];
+        }
+    }
+    }
+}
+
+static void copy_v(kern_kv_type type, const void *from_page, int from, void *to_page, int to,
+                   int dim) {
+    switch (type) {
+    case KERN_KV_Q8_0: {
+        const kern_kv_q8 *f = from_page;
+        for (kern_kv_q8 *b = to_page; dim > 0; b++, f++, dim -= KERN_BLOCK) {
+            b->scale[to] = f->scale[from];
+            memcpy(b->q[to], f->q[from], sizeof b->q[to]);
+        }
+        return;
+    }
+    case KERN_KV_Q4_0: {
+        const kern_kv_q4 *f = from_page;
+        const int n = KERN_BLOCK / 2;
+        for (kern_kv_q4 *b = to_page; dim > 0; b++, f++, dim -= KERN_BLOCK) {
+            b->scale[to] = f->scale[from];
+            memcpy(b->q + to * n, f->q + from * n, (size_t)n);
+        }
+        return;
+    }
+    default: {
+        const size_t bytes = kern_kv_page_bytes(type, dim) / KERN_PAGE;
+        memcpy((uint8_t *)to_page + (size_t)to * bytes,
+               (const uint8_t *)from_page + (size_t)from * bytes, bytes);
+    }
+    }
+}
+
+void kv_copy_slot(const kv_cache *kv, const kv_place *y, const uint8_t *from_k,
+                  const uint8_t *from_v, int from, uint8_t *to_k, uint8_t *to_v, int to) {
+    copy_k(kv->k_type, from_k, from, to_k, to, y->k_dim);
+    copy_v(kv->v_type, from_v, from, to_v, to, y->v_dim);
+}
+
+/* ---- a pass ---- */
+
 void kv_write(kv_cache *kv, int seq, int layer, int slot, const float *k, const float *v) {
     const kv_place *y = &kv->places[layer];
     const int at = slot % KERN_PAGE;
     assert(slot >= kv->seqs[seq].len && slot < kv->seqs[seq].len + kv->seqs[seq].n_reserved);
     for (int h = 0; h < y->n_heads; h++, k += y->k_dim, v += y->v_dim) {
         uint8_t *block = head_block(kv, seq, y, h, slot / KERN_PAGE);
-        if (kv->type == KERN_KV_F32) {
-            float *const bk = (float *)block;
-            for (int d = 0; d < y->k_dim; d++)
-                bk[d * KERN_PAGE + at] = k[d];
-            memcpy((float *)(block + y->k_bytes) + (size_t)at * y->v_dim, v,
-                   (size_t)y->v_dim * sizeof *v);
-        } else {
-            uint16_t *const bk = (uint16_t *)block;
-            uint16_t *const bv = (uint16_t *)(block + y->k_bytes) + (size_t)at * y->v_dim;
-            for (int d = 0; d < y->k_dim; d++)
-                bk[d * KERN_PAGE + at] = td_f32_to_f16(k[d]);
-            for (int d = 0; d < y->v_dim; d++)
-                bv[d] = td_f32_to_f16(v[d]);
-        }
+        write_k(kv->k_type, block, at, k, y->k_dim);
+        write_v(kv->v_type, block + y->k_bytes, at, v, y->v_dim);
     }
 }
 
@@ -54,20 +206,9 @@ void kv_gather(const kv_cache *kv, int seq, int layer, int head, const int *slot
     assert(first >= 0 && n >= 0 && first + n <= KERN_PAGE);
     for (int i = 0; i < n; i++) {
         const uint8_t *block = head_block(kv, seq, y, head, slots[i] / KERN_PAGE);
-        const int from = slots[i] % KERN_PAGE, to = first + i;
         assert(block);
-        if (kv->type == KERN_KV_F32) {
-            const float *const bk = (const float *)block;
-            for (int d = 0; d < y->k_dim; d++)
-                ((float *)k_page)[d * KERN_PAGE + to] = bk[d * KERN_PAGE + from];
-        } else {
-            const uint16_t *const bk = (const uint16_t *)block;
-            for (int d = 0; d < y->k_dim; d++)
-                ((uint16_t *)k_page)[d * KERN_PAGE + to] = bk[d * KERN_PAGE + from];
-        }
-        const size_t v_bytes = (size_t)y->v_dim * kv->value_bytes;
-        memcpy((uint8_t *)v_page + (size_t)to * v_bytes,
-               block + y->k_bytes + (size_t)from * v_bytes, v_bytes);
+        kv_copy_slot(kv, y, block, block + y->k_bytes, slots[i] % KERN_PAGE, k_page, v_page,
+                     first + i);
     }
 }
 

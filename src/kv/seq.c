@@ -167,19 +167,6 @@ td_code kv_seq_reserve(kv_cache *kv, int seq, int n_rows, td_error *err) {
 
 /* ---- commit ---- */
 
-/* One value of one block moves from slot to slot; K runs by position, V by value. */
-#define MOVE_SLOT(type, to_page, from_page, to, from, k_dim, v_dim, k_bytes)                       \
-    do {                                                                                           \
-        type *const tk = (type *)(to_page);                                                        \
-        const type *const fk = (const type *)(from_page);                                          \
-        for (int d = 0; d < (k_dim); d++)                                                          \
-            tk[d * KERN_PAGE + (to)] = fk[d * KERN_PAGE + (from)];                                 \
-        type *const tv = (type *)((to_page) + (k_bytes));                                          \
-        const type *const fv = (const type *)((from_page) + (k_bytes));                            \
-        memmove(tv + (size_t)(to) * (v_dim), fv + (size_t)(from) * (v_dim),                        \
-                (v_dim) * sizeof(type));                                                           \
-    } while (0)
-
 static void move_slot(kv_cache *kv, int seq, int from, int to) {
     for (int l = 0; l < kv->n_layers; l++) {
         const kv_place *y = &kv->places[l];
@@ -188,12 +175,8 @@ static void move_slot(kv_cache *kv, int seq, int from, int to) {
         uint8_t *to_page = kv_page(g, table[to / KERN_PAGE]) + y->offset;
         const uint8_t *from_page = kv_page(g, table[from / KERN_PAGE]) + y->offset;
         for (int h = 0; h < y->n_heads; h++) {
-            if (kv->type == KERN_KV_F32)
-                MOVE_SLOT(float, to_page, from_page, to % KERN_PAGE, from % KERN_PAGE, y->k_dim,
-                          y->v_dim, y->k_bytes);
-            else
-                MOVE_SLOT(uint16_t, to_page, from_page, to % KERN_PAGE, from % KERN_PAGE, y->k_dim,
-                          y->v_dim, y->k_bytes);
+            kv_copy_slot(kv, y, from_page, from_page + y->k_bytes, from % KERN_PAGE, to_page,
+                         to_page + y->k_bytes, to % KERN_PAGE);
             to_page += y->head_bytes, from_page += y->head_bytes;
         }
     }

@@ -159,6 +159,13 @@ static void turn_heads(const pass *p, int row, float *x, int n_heads, const floa
     }
 }
 
+/* Quantised blocks have one scale, and some models' keys a few dimensions hundreds of times the size of the rest: turned
+ * by an orthogonal matrix, which q . k and what is turned back do not feel, no dimension stands out. (Ashkboos et al.,
+ * arXiv 2404.00456.) */
+static void spread(const pass *p, kern_kv_type type, float *x, int n_heads, int dim) {
+    if (kern_kv_quantised(type)) p->kern->hadamard(x, n_heads * dim, dim & -dim);
+}
+
 /* q, k, v as the products left them -> queries, and K and V in the cache */
 static void qkv_row(const pass *p, int row) {
     const struct model_layer_config *lc = &p->m->cfg.layers[p->layer];
@@ -172,6 +179,11 @@ static void qkv_row(const pass *p, int row) {
     turn_heads(p, row, q, lc->n_heads, y->q_norm);
     turn_heads(p, row, k, lc->n_kv_heads, y->k_norm);
     p->kern->scale(q, p->m->cfg.attn_scale, lc->n_heads * lc->head_k);
+    if (kern_kv_quantised(kv_k_type(p->kv)) && y->k_shift)
+        p->kern->add(k, y->k_shift, lc->n_kv_heads * lc->head_k);
+    spread(p, kv_k_type(p->kv), q, lc->n_heads, lc->head_k);
+    spread(p, kv_k_type(p->kv), k, lc->n_kv_heads, lc->head_k);
+    spread(p, kv_v_type(p->kv), v, lc->n_kv_heads, lc->head_v);
     kv_write(p->kv, info->seq, p->layer, info->slot, k, v);
 }
 
@@ -302,7 +314,8 @@ static void attend(const attn_part *t, model_scratch *s) {
         s->states[i] = (kern_attn_state){-INFINITY, 0, s->out + (size_t)i * (size_t)v_pad};
         memset(s->states[i].out, 0, (size_t)v_pad * sizeof(float));
     }
-    page_call call = {.a = {.type = kv_type(p->kv),
+    page_call call = {.a = {.k_type = kv_k_type(p->kv),
+                            .v_type = kv_v_type(p->kv),
                             .k_dim = lc->head_k,
                             .v_dim = lc->head_v,
                             .softcap = p->m->cfg.attn_softcap,
@@ -343,6 +356,7 @@ static void attend(const attn_part *t, model_scratch *s) {
             float *to = att + (t->head_begin + h) * lc->head_v;
             for (int d = 0; d < lc->head_v; d++)
                 to[d] = st->out[d] / st->sum;
+            spread(p, kv_v_type(p->kv), to, 1, lc->head_v);
         }
         if (att_by_head(lc))
             quantize_columns(p, &p->w->acts, r, att, lc->n_heads * lc->head_v,

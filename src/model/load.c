@@ -301,6 +301,7 @@ void model_close(model *m) {
     td_unmap(m->mem, m->mem_bytes);
     for (int i = 0; i < 2; i++)
         free(m->rope_freq[i]);
+    free(m->k_shifts);
     free(m->kv_layers);
     free(m->layers);
     model_config_free(&m->cfg);

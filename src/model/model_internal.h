@@ -36,6 +36,7 @@ typedef struct model_layer {
     const float *q_norm, *k_norm;                /* (head_k); NULL: none */
     model_linear q;                              /* (n_heads * head_k, n_embd) */
     model_linear k, v;     /* (n_kv_heads * head_k, n_embd), (n_kv_heads * head_v, n_embd) */
+    const float *k_shift;  /* (n_kv_heads * head_k); NULL: none. See rope.c */
     model_linear o;        /* (n_embd, n_heads * head_v) */
     model_linear gate, up; /* (n_ff, n_embd) */
     model_linear down;     /* (n_embd, n_ff) */
@@ -54,6 +55,7 @@ struct model {
     model_layer *layers;       /* (n_layers); owns */
     kv_layer *kv_layers;       /* (n_layers); owns */
     double *rope_freq[2];  /* (n_rot / 2) radians a position: [0] full, [1] windowed layers; owns */
+    float *k_shifts;       /* what the layers' k_shift point into; owns */
     double rope_mscale[2]; /* cos and sin are multiplied with it (YaRN) */
     uint8_t *mem;          /* panels and vectors; owns */
     size_t mem_bytes;
@@ -61,7 +63,7 @@ struct model {
     uint64_t macs;
 };
 
-/* Fills in rope_freq and rope_mscale (rope.c). false: out of memory. */
+/* Fills in rope_freq, rope_mscale and each layer's k_shift (rope.c). false: out of memory. */
 bool model_rope_init(model *m);
 /* cos and sin (n_rot / 2) of one position; windowed: 0 or 1. */
 void model_rope_angles(const model *m, int windowed, int position, float *cosine, float *sine);

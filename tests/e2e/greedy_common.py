@@ -38,9 +38,9 @@ def levels(build):
     return found
 
 
-def run(build, target, draft, threads, n_tokens, max_prompt, ks, prompts, level=None):
+def run(build, target, draft, threads, n_tokens, max_prompt, ks, prompts, level=None, cache="f16"):
     """Runs of the tool as a list; fails loudly when it cannot run at all."""
-    out = tool(build, target, draft, threads, n_tokens, max_prompt, ",".join(map(str, ks)),
+    out = tool(build, target, draft, threads, n_tokens, max_prompt, cache, ",".join(map(str, ks)),
                *(PROMPTS[p] for p in prompts), level=level)
     if out.returncode not in (0, 1):
         raise RuntimeError(out.stderr or f"greedy_tool ended with {out.returncode}")

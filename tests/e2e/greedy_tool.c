@@ -1,9 +1,9 @@
-/* greedy_tool TARGET DRAFT N_THREADS N_TOKENS MAX_PROMPT K,K,... FILE...
+/* greedy_tool TARGET DRAFT N_THREADS N_TOKENS MAX_PROMPT TYPE K,K,... FILE...
  *
  * Greedy text of the target alone and with drafts of each length, for each prompt (the first
  * MAX_PROMPT tokens of a file): one line a run, tab-separated: FILE k same|DIFFERS hash-of-tokens
  * rounds drafted accepted ms prompt-tokens k = 0 is plain decoding. DRAFT may be the same file as
- * TARGET. Exit status 1 when a text differs. Public API alone; models are loaded once. */
+ * TARGET; TYPE is that of keys and values in the caches. Exit status 1 when a text differs. Public API alone; models are loaded once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,13 +90,23 @@ static void forget(result *r) {
     free(r->text.bytes);
 }
 
+static td_kv_type cache_type(const char *name) {
+    static const char *const names[] = {
+        [TD_KV_F16] = "f16", [TD_KV_F32] = "f32", [TD_KV_Q8_0] = "q8_0", [TD_KV_Q4_0] = "q4_0"};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(name, names[i])) return (td_kv_type)i;
+    fprintf(stderr, "greedy_tool: cache type %s is unknown\n", name);
+    exit(2);
+}
+
 int main(int argc, char **argv) {
     const char *level;
     if (argc == 2 && !strcmp(argv[1], "level") && !td_cpu_level(&level, NULL))
         return puts(level) < 0;
-    if (argc < 8) {
-        fprintf(stderr,
-                "usage: greedy_tool TARGET DRAFT N_THREADS N_TOKENS MAX_PROMPT K,K,... FILE...\n");
+    if (argc < 9) {
+        fprintf(
+            stderr,
+            "usage: greedy_tool TARGET DRAFT N_THREADS N_TOKENS MAX_PROMPT TYPE K,K,... FILE...\n");
         return 2;
     }
     const td_model_options mo = {.n_threads = atoi(argv[3])};
@@ -106,17 +116,20 @@ int main(int argc, char **argv) {
     td_session *s = NULL;
     td_error err;
     int longest = 0, n_different = 0;
-    for (const char *k = argv[6]; k; k = strchr(k, ',') ? strchr(k, ',') + 1 : NULL)
+    for (const char *k = argv[7]; k; k = strchr(k, ',') ? strchr(k, ',') + 1 : NULL)
         longest = atoi(k) > longest ? atoi(k) : longest;
     const bool own = !strcmp(argv[1], argv[2]);
-    const td_session_options so = {.n_ctx = (int)max_prompt + n_tokens + 1, .draft_max = longest};
+    const td_session_options so = {.n_ctx = (int)max_prompt + n_tokens + 1,
+                                   .cache_type_k = cache_type(argv[6]),
+                                   .cache_type_v = cache_type(argv[6]),
+                                   .draft_max = longest};
     if (td_model_open(&target, argv[1], &mo, &err) ||
         (!own && td_model_open(&draft, argv[2], &mo, &err)) ||
         td_session_open(&s, target, own ? target : draft, &so, &err)) {
         fprintf(stderr, "greedy_tool: %s\n", err.msg);
         return 2;
     }
-    for (int i = 7; i < argc; i++) {
+    for (int i = 8; i < argc; i++) {
         size_t len, n_prompt;
         char *prompt = read_file(argv[i], &len);
         td_token *tokens = NULL;
@@ -127,7 +140,7 @@ int main(int argc, char **argv) {
         }
         if (n_prompt > max_prompt) n_prompt = max_prompt;
         run(s, argv[i], tokens, n_prompt, n_tokens, 0, NULL, &plain);
-        for (const char *k = argv[6]; k; k = strchr(k, ',') ? strchr(k, ',') + 1 : NULL) {
+        for (const char *k = argv[7]; k; k = strchr(k, ',') ? strchr(k, ',') + 1 : NULL) {
             run(s, argv[i], tokens, n_prompt, n_tokens, atoi(k), &plain, &spec);
             n_different += !same_text(&plain, &spec) || plain.text.len != spec.text.len;
             forget(&spec);

@@ -126,7 +126,7 @@ def test_cost(smol, tmp_path):
 
 
 def test_cost_table(smol):
-    text = table("--cost", "-m", smol, "-c", "33", "--rows", "2,65", "--runs", "1", "--kv-type", "f32")
+    text = table("--cost", "-m", smol, "-c", "33", "--rows", "2,65", "--runs", "1", "-ctk", "f32", "-ctv", "f32")
     lines = [line.split() for line in text.splitlines() if re.match(r" +33 ", line)]
     assert [line[1] for line in lines] == ["2", "65"] and all(line[5] == "-" for line in lines)
     assert re.search(r"^prefill +512 tokens in \d+ ms: [\d.]+ tok/s, [\d.]+ Gmac/s, \d+ % of the limit$", text, re.M)

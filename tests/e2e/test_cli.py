@@ -228,11 +228,12 @@ def test_sampler_flags_reach_the_sampler(smol, plain):
         assert text(smol, *base, "-l", f"{first}-inf") != plain
 
 
-def test_threads_kv_type_and_levels(smol, plain):
+def test_threads_cache_types_and_levels(smol, plain):
     base = ["-p", PROMPT, "-n", N]
     assert text(smol, *base, "-t", "1") == plain
     assert text(smol, *base, env={"TANDEM_CPU": LOWER}) == plain
-    assert text(smol, *base, "--kv-type", "f32", "-md", smol) == text(smol, *base, "--kv-type", "f32")
+    for types in (["-ctk", "f32", "-ctv", "f32"], ["--cache-type-k", "q8_0"], ["-ctk", "q8_0", "-ctv", "q4_0"]):
+        assert text(smol, *base, *types, "-md", smol) == text(smol, *base, *types)
 
 
 # ---- figures ----

@@ -68,6 +68,18 @@ def test_gemma_past_its_window(bad_drafts):
     assert 0 < sum(r.accepted for r in runs) < sum(r.drafted for r in runs)
 
 
+@pytest.mark.parametrize("cache", ["q8_0", "q4_0"])
+def test_quantised_caches(bad_drafts, cache):
+    """What was drafted and dropped leaves no trace in blocks that hold 32 positions."""
+    path, texts = model(SMOLLM2), {}
+    for level in levels(BUILD)[-2:]:
+        runs = run(BUILD, path, bad_drafts(SMOLLM2), 2, 32, 96, [3, 16], ["code", "chinese"], level, cache)
+        expect_same(runs)
+        for r in runs:
+            assert texts.setdefault(r.prompt, r.hash) == r.hash, (level, r)
+        assert 0 < sum(r.accepted for r in runs) < sum(r.drafted for r in runs)
+
+
 def test_default_pair():
     runs = run(BUILD, model(TARGET), model(DRAFT), 2, 48, 64, [4, 8], ["code"])
     expect_same(runs)

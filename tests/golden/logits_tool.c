@@ -1,7 +1,9 @@
-/* logits_tool MODEL N_THREADS CHUNK [f16|f32] < ids (int32) > logits (float32, n x n_vocab)
+/* logits_tool MODEL N_THREADS CHUNK [TYPE] < ids (int32) > logits (float32, n x n_vocab)
  *
- * Runs a text through the model in passes of CHUNK rows, committing each: what the golden tests
+ * Runs a text through the model in passes of CHUNK rows, committing each, with keys and values of
+ * the given type (f16): what the golden tests
  * compare with their reference. */
+#include "kv_type_arg.h"
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -52,7 +54,7 @@ done:
 
 int main(int argc, char **argv) {
     if (argc < 4 || argc > 5) {
-        fprintf(stderr, "usage: logits_tool MODEL N_THREADS CHUNK [f16|f32] < ids > logits\n");
+        fprintf(stderr, "usage: logits_tool MODEL N_THREADS CHUNK [TYPE] < ids > logits\n");
         return 2;
     }
     td_error err = {0};
@@ -63,10 +65,9 @@ int main(int argc, char **argv) {
     size_t n = 0;
     int32_t *ids = read_ids(&n);
     const int chunk = atoi(argv[3]) > 0 ? atoi(argv[3]) : 1;
-    kv_config cfg = {.type = argc == 5 && argv[4][1] == '3' ? KERN_KV_F32 : KERN_KV_F16,
-                     .n_ctx = n ? (int)n : 1,
-                     .max_seqs = 1,
-                     .max_rows = chunk};
+    const kern_kv_type type = argc == 5 ? kv_type_arg(argv[4]) : KERN_KV_F16;
+    kv_config cfg = {
+        .k_type = type, .v_type = type, .n_ctx = n ? (int)n : 1, .max_seqs = 1, .max_rows = chunk};
     td_code rc;
     if ((rc = td_pool_open(&pool, atoi(argv[2]), &err)) || (rc = gguf_open(&f, argv[1], &err)) ||
         (rc = model_open(&m, f, &(model_options){.pool = pool}, &err)))

@@ -1,4 +1,4 @@
-/* rows_tool MODEL N_THREADS f16|f32 [STRIDE] < ids (int32)
+/* rows_tool MODEL N_THREADS TYPE [STRIDE] < ids (int32)
  *
  * Contract R on a real model. The text is decoded one row a pass, and each row's logits are hashed:
  * that is what everything else must give again, bit for bit: passes of many sizes, trees with
@@ -6,6 +6,7 @@
  * kept, truncation, forks, two sequences in one pass. Prints the number of rows compared and one
  * digest of all logits, which test_rows.py compares between thread counts and CPU levels. Exit 1 on
  * the first difference. */
+#include "kv_type_arg.h"
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -246,7 +247,8 @@ static void two_sequences(tester *t) {
 }
 
 static td_code open_tester(tester *t, kern_kv_type type, td_error *err) {
-    kv_config cfg = {.type = type,
+    kv_config cfg = {.k_type = type,
+                     .v_type = type,
                      .n_ctx = 3 * t->n + 256,
                      .max_seqs = 4,
                      .max_rows = MAX_ROWS,
@@ -269,7 +271,7 @@ int main(int argc, char **argv) {
     model *m = NULL;
     td_pool *pool = NULL;
     if (argc < 4 || argc > 5) {
-        fprintf(stderr, "usage: rows_tool MODEL N_THREADS f16|f32 [STRIDE] < ids\n");
+        fprintf(stderr, "usage: rows_tool MODEL N_THREADS TYPE [STRIDE] < ids\n");
         return 2;
     }
     t.stride = argc == 5 && atoi(argv[4]) > 0 ? atoi(argv[4]) : 1;
@@ -280,8 +282,7 @@ int main(int argc, char **argv) {
         (rc = model_open(&m, f, &(model_options){.pool = pool}, &err)))
         die(err.msg);
     t.m = m;
-    if ((rc = open_tester(&t, strcmp(argv[3], "f32") ? KERN_KV_F16 : KERN_KV_F32, &err)))
-        die(err.msg);
+    if ((rc = open_tester(&t, kv_type_arg(argv[3]), &err))) die(err.msg);
     const int seq = new_seq(&t);
     decode(&t, seq, ids, t.n, t.want);
     kv_seq_free(t.kv, seq);

@@ -57,6 +57,12 @@ def test_smollm2_threads_and_levels(kv):
         assert digest(SMOLLM2, ids, threads=5) == whole
 
 
+@pytest.mark.parametrize("kv", ["q8_0", "q4_0"])
+def test_smollm2_quantised_caches(kv):
+    ids = ids_of(SMOLLM2, 130)
+    assert digest(SMOLLM2, ids, kv=kv, stride=4, rows=200) == digest(SMOLLM2, ids, threads=1, kv=kv, level=LOWER, stride=4)
+
+
 def test_smollm2_ref():
     ids = ids_of(SMOLLM2, 33)
     assert digest(SMOLLM2, ids, level="ref", stride=4, rows=20) == digest(SMOLLM2, ids, stride=4, rows=20)

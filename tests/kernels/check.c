@@ -248,6 +248,19 @@ static void check_vectors(const kern_table *ref, const kern_table *k, int n, int
     if (kind != 1)
         for (int i = 0; i < n; i++)
             verdict(fabs(30 * tanh((double)x[i] / 30) - (double)a[i]) < 1e-5, "softcap(%g)", (double)x[i]);
+    memcpy(a, x, (size_t)n * 4), memcpy(b, x, (size_t)n * 4);
+    BOTH(ref->hadamard(a, n, n & -n), k->hadamard(b, n, n & -n), "hadamard")
+    for (int i = 0; i < n && kind != 1; i++) { /* its definition: the sign is the parity of the common bits */
+        const int size = n & -n, at = i & (size - 1);
+        double sum = 0, most = 0;
+        for (int j = 0; j < size; j++) {
+            const double v = (double)x[i - at + j];
+            sum += __builtin_parity((unsigned)(at & j)) ? -v : v, most += fabs(v);
+        }
+        const bool ok = fabs(sum / sqrt(size) - (double)a[i]) <= 1e-6 * most;
+        verdict(ok, "hadamard of %d in runs of %d: value %d is %g, not %g", n, size, i, (double)a[i], sum / sqrt(size));
+        if (!ok) break;
+    }
     BOTH(ref->add(a, w, n), k->add(b, w, n), "add")
     BOTH(ref->scale(a, 0.37f, n), k->scale(b, 0.37f, n), "scale")
     if (n % 2 == 0)
@@ -267,30 +280,66 @@ static void check_vectors(const kern_table *ref, const kern_table *k, int n, int
     free(q[0]), free(q[1]), free(t[0]), free(t[1]);
 }
 
+/* Random keys (dim, 32) or values (32, dim) in page, and the same as floats. Positions outside [low, high) are NaN. */
+static void fill_page(kern_kv_type type, bool is_v, void *page, int dim, int low, int high, float *floats) {
+    uint16_t scale = 0;
+    memset(page, 0, kern_kv_page_bytes(type, dim));
+    for (int pos = 0; pos < KERN_PAGE; pos++)
+        for (int d = 0; d < dim; d++) {
+            const bool used = pos >= low && pos < high;
+            const int at = is_v ? pos * dim + d : d * KERN_PAGE + pos, b = d / 32, i = d % 32;
+            const int q8 = rnd_int(-127, 127), q4 = rnd_int(0, 15);
+            const float x = used ? rnd_float() : NAN;
+            kern_kv_q8 *block8 = (kern_kv_q8 *)page + b;
+            kern_kv_q4 *block4 = (kern_kv_q4 *)page + b;
+            if (i == 0) scale = td_f32_to_f16(type == KERN_KV_Q8_0 ? x / 127 : x / 8);
+            switch (type) {
+            case KERN_KV_F32:
+                ((float *)page)[at] = floats[at] = x;
+                break;
+            case KERN_KV_Q8_0:
+                block8->scale[pos] = scale;
+                *(is_v ? &block8->q[pos][i] : &block8->q[i][pos]) = (int8_t)q8;
+                floats[at] = (float)q8 * td_f16_to_f32(scale);
+                break;
+            case KERN_KV_Q4_0:
+                block4->scale[pos] = scale;
+                if (is_v)
+                    block4->q[pos * 16 + i % 16] |= (uint8_t)(i < 16 ? q4 : q4 << 4);
+                else
+                    block4->q[i / 2 * 32 + pos] |= (uint8_t)(i % 2 ? q4 << 4 : q4);
+                floats[at] = (float)(q4 - 8) * td_f16_to_f32(scale);
+                break;
+            default:
+                ((uint16_t *)page)[at] = td_f32_to_f16(x);
+                floats[at] = td_f16_to_f32(((uint16_t *)page)[at]);
+            }
+        }
+}
+
 enum { ATTN_PAGES = 3, ATTN_QUERIES = 100 };
 
-/* Three pages for n_q queries: all levels equal ref, each query alone equals the call, and ref is near a softmax in
- * double. Slots outside the ranges hold NaN. */
-static void check_attention(const kern_table *ref, const kern_table *k, kern_kv_type type, int n_q, int k_dim,
-                            int v_dim, float cap) {
+typedef struct attn_case {
+    kern_kv_type k_type, v_type;
+    int n_q, k_dim, v_dim;
+    float cap;
+} attn_case;
+
+/* Three pages: all levels equal ref, each query alone equals the call, and ref is near a softmax in double. Slots
+ * outside the ranges hold NaN. */
+static void check_attention(const kern_table *ref, const kern_table *k, const attn_case *c) {
     enum { PAGES = ATTN_PAGES, NQ = ATTN_QUERIES };
-    const int nq = n_q, last = rnd_int(1, 32), low = rnd_int(0, 31), windows = rnd_int(0, 1);
-    const size_t kn = (size_t)k_dim * 32, vn = (size_t)v_dim * 32, size = type == KERN_KV_F32 ? 4 : 2;
+    const int k_dim = c->k_dim, v_dim = c->v_dim, nq = c->n_q;
+    const int last = rnd_int(1, 32), low = rnd_int(0, 31), windows = rnd_int(0, 1);
+    const float cap = c->cap;
+    const size_t kn = (size_t)k_dim * 32, vn = (size_t)v_dim * 32;
     uint8_t *kp[PAGES], *vp[PAGES];
     float *kf = must(PAGES * kn * 4), *vf = must(PAGES * vn * 4);
     for (int p = 0; p < PAGES; p++) {
-        kp[p] = must(kn * size), vp[p] = must(vn * size);
-        for (size_t i = 0; i < kn + vn; i++) {
-            const bool is_k = i < kn;
-            const size_t at = is_k ? i : i - kn;
-            const int pos = is_k ? (int)(at % 32) : (int)(at / (size_t)v_dim);
-            const bool used = !(p == PAGES - 1 && pos >= last) && !(p == 0 && pos < low);
-            float f = used ? rnd_float() : NAN;
-            const uint16_t h = td_f32_to_f16(f);
-            if (type == KERN_KV_F16) f = td_f16_to_f32(h);
-            memcpy((is_k ? kp[p] : vp[p]) + at * size, size == 4 ? (void *)&f : (void *)(uintptr_t)&h, size);
-            (is_k ? kf + (size_t)p * kn : vf + (size_t)p * vn)[at] = f;
-        }
+        kp[p] = must(kern_kv_page_bytes(c->k_type, k_dim)), vp[p] = must(kern_kv_page_bytes(c->v_type, v_dim));
+        const int from = p == 0 ? low : 0, to = p == PAGES - 1 ? last : 32;
+        fill_page(c->k_type, false, kp[p], k_dim, from, to, kf + (size_t)p * kn);
+        fill_page(c->v_type, true, vp[p], v_dim, from, to, vf + (size_t)p * vn);
     }
     float *q[NQ], *out[2][NQ];
     kern_attn_state st[2][NQ], *sp[NQ];
@@ -310,7 +359,8 @@ static void check_attention(const kern_table *ref, const kern_table *k, kern_kv_
         b[2][j] = 0, e[2][j] = (int16_t)rnd_int(1, last);
     }
     for (int p = 0; p < PAGES; p++) {
-        kern_attn a = {.type = type,
+        kern_attn a = {.k_type = c->k_type,
+                       .v_type = c->v_type,
                        .k = kp[p],
                        .v = vp[p],
                        .next_k = p + 1 < PAGES ? kp[p + 1] : NULL,
@@ -337,7 +387,8 @@ static void check_attention(const kern_table *ref, const kern_table *k, kern_kv_
     for (int j = 0; j < nq; j++) {
         verdict(st[0][j].max == st[1][j].max && st[0][j].sum == st[1][j].sum &&
                     !memcmp(out[0][j], out[1][j], (size_t)v_dim * 4),
-                "attn_page at %s: query %d of %d, dims %d %d", k->level, j, nq, k_dim, v_dim);
+                "attn_page at %s: query %d of %d, dims %d %d, types %d %d", k->level, j, nq, k_dim, v_dim,
+                (int)c->k_type, (int)c->v_type);
         verdict(guard_ok(out[0][j], on) && guard_ok(out[1][j], on), "attn_page at %s wrote past %d values", k->level,
                 v_dim);
         double *o = must((size_t)v_dim * 8), sum = 0;
@@ -381,12 +432,21 @@ static void check_all(const kern_table *ref, const kern_table *k, int rounds) {
         }
         check_vectors(ref, k, rnd_int(1, 200), round % 4);
         check_vectors(ref, k, 32 * rnd_int(1, 30), round % 4);
-        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
-            check_attention(ref, k, round & 1 ? KERN_KV_F32 : KERN_KV_F16, rnd_int(1, 20), dims[i][0], dims[i][1],
-                            round % 3 == 2 ? 5.0f : 0.0f);
+        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+            const bool blocks = dims[i][0] % KERN_BLOCK == 0 && dims[i][1] % KERN_BLOCK == 0;
+            const int n_types = blocks ? KERN_KV_TYPES : 2; /* else f16 and f32 */
+            check_attention(ref, k,
+                            &(attn_case){(kern_kv_type)rnd_int(0, n_types - 1), (kern_kv_type)rnd_int(0, n_types - 1),
+                                         rnd_int(1, 20), dims[i][0], dims[i][1], round % 3 == 2 ? 5.0f : 0.0f});
+        }
     }
-    for (int n_q = 1; n_q <= ATTN_QUERIES && rounds; n_q++)
-        check_attention(ref, k, n_q & 1 ? KERN_KV_F32 : KERN_KV_F16, n_q, 12, 70, n_q % 3 ? 0.0f : 5.0f);
+    for (int n_q = 1; n_q <= ATTN_QUERIES && rounds; n_q++) {
+        const float cap = n_q % 3 ? 0.0f : 5.0f;
+        const kern_kv_type quantised = n_q & 1 ? KERN_KV_Q8_0 : KERN_KV_Q4_0;
+        const kern_kv_type floats = n_q & 1 ? KERN_KV_F32 : KERN_KV_F16;
+        check_attention(ref, k, &(attn_case){floats, floats, n_q, 12, 70, cap});
+        check_attention(ref, k, &(attn_case){quantised, quantised, n_q, 32, 96, cap});
+    }
 }
 
 /* ---- the same bits on every architecture ---- */
@@ -411,7 +471,8 @@ static uint64_t digest_attention(const kern_table *ref, uint64_t h) {
             for (int i = 0; i < N; i++)
                 half[i] = td_f32_to_f16(page[i]);
             const void *kv = type == KERN_KV_F32 ? (void *)page : (void *)half;
-            ref->attn_page(&(kern_attn){.type = (kern_kv_type)type,
+            ref->attn_page(&(kern_attn){.k_type = (kern_kv_type)type,
+                                        .v_type = (kern_kv_type)type,
                                         .k = kv,
                                         .v = kv,
                                         .k_dim = DIM,

@@ -9,13 +9,17 @@
 
 #include "kv/kv_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_LAYERS = 5, MAX_SEQS = 5, MAX_ROWS = 40, ROLLBACK = 10, MAX_CTX = 400, MAX_DIM = 9 };
+enum { N_LAYERS = 5, MAX_SEQS = 5, MAX_ROWS = 40, ROLLBACK = 10, MAX_CTX = 400, MAX_DIM = 96 };
 
-static const kv_layer layers[N_LAYERS] = {
+static const kv_layer odd_layers[N_LAYERS] = {
     {2, 5, 7, 0}, {1, 3, 4, 40}, {2, 9, 2, 0}, {3, 4, 3, 70}, {1, 1, 1, 1}};
+static const kv_layer block_layers[N_LAYERS] = {
+    {2, 32, 64, 0}, {1, 96, 32, 40}, {2, 64, 32, 0}, {3, 32, 32, 70}, {1, 32, 96, 1}};
+static const kv_layer *layers; /* of the cache at hand */
 
 typedef struct naive_seq {
     bool used;
@@ -35,14 +39,50 @@ static int below(world *w, int n) {
     return (int)((w->random >> 8) % (unsigned)n);
 }
 
-/* Exact in half precision. */
-static float value_of(int tag, int layer, int head, int d, int is_v) {
-    return (float)((tag * 37 + layer * 11 + head * 5 + d * 3 + is_v * 101) % 2048);
+/* Exact in the cache's type. Quantised blocks hold whole numbers of the type's range, times a power of two of the
+ * tag's, and the largest one somewhere, so that this power is their scale. */
+static float value_of(kern_kv_type type, int tag, int layer, int head, int d, int is_v) {
+    const int n = tag * 37 + layer * 11 + head * 5 + d * 3 + is_v * 101;
+    const float scale = (float)(1 << tag % 5);
+    const bool largest = d % KERN_BLOCK == (tag + is_v) % KERN_BLOCK;
+    if (type == KERN_KV_Q8_0)
+        return scale * (float)(largest ? (tag & 1 ? 127 : -127) : n % 255 - 127);
+    if (type == KERN_KV_Q4_0) return scale * (float)(largest ? -8 : n % 16 - 8);
+    return (float)(n % 2048);
 }
 
-static float read_value(const kv_cache *kv, const void *block, int at) {
-    if (kv_type(kv) == KERN_KV_F32) return ((const float *)block)[at];
-    return td_f16_to_f32(((const uint16_t *)block)[at]);
+static float read_k(kern_kv_type type, const void *page, int at, int d) {
+    const kern_kv_q8 *q8 = (const kern_kv_q8 *)page + d / 32;
+    const kern_kv_q4 *q4 = (const kern_kv_q4 *)page + d / 32;
+    const int i = d % 32;
+    switch (type) {
+    case KERN_KV_F32:
+        return ((const float *)page)[d * KERN_PAGE + at];
+    case KERN_KV_Q8_0:
+        return (float)q8->q[i][at] * td_f16_to_f32(q8->scale[at]);
+    case KERN_KV_Q4_0:
+        return (float)((q4->q[i / 2 * 32 + at] >> 4 * (i % 2) & 15) - 8) *
+               td_f16_to_f32(q4->scale[at]);
+    default:
+        return td_f16_to_f32(((const uint16_t *)page)[d * KERN_PAGE + at]);
+    }
+}
+
+static float read_v(kern_kv_type type, const void *page, int v_dim, int at, int d) {
+    const kern_kv_q8 *q8 = (const kern_kv_q8 *)page + d / 32;
+    const kern_kv_q4 *q4 = (const kern_kv_q4 *)page + d / 32;
+    const int i = d % 32;
+    switch (type) {
+    case KERN_KV_F32:
+        return ((const float *)page)[at * v_dim + d];
+    case KERN_KV_Q8_0:
+        return (float)q8->q[at][i] * td_f16_to_f32(q8->scale[at]);
+    case KERN_KV_Q4_0:
+        return (float)((q4->q[at * 16 + i % 16] >> 4 * (i / 16) & 15) - 8) *
+               td_f16_to_f32(q4->scale[at]);
+    default:
+        return td_f16_to_f32(((const uint16_t *)page)[at * v_dim + d]);
+    }
 }
 
 static void write_row(world *w, int seq, int slot, int tag) {
@@ -50,9 +90,9 @@ static void write_row(world *w, int seq, int slot, int tag) {
     for (int l = 0; l < N_LAYERS; l++) {
         for (int h = 0; h < layers[l].n_heads; h++) {
             for (int d = 0; d < layers[l].k_dim; d++)
-                k[h * layers[l].k_dim + d] = value_of(tag, l, h, d, 0);
+                k[h * layers[l].k_dim + d] = value_of(kv_k_type(w->kv), tag, l, h, d, 0);
             for (int d = 0; d < layers[l].v_dim; d++)
-                v[h * layers[l].v_dim + d] = value_of(tag, l, h, d, 1);
+                v[h * layers[l].v_dim + d] = value_of(kv_v_type(w->kv), tag, l, h, d, 1);
         }
         kv_write(w->kv, seq, l, slot, k, v);
     }
@@ -61,9 +101,10 @@ static void write_row(world *w, int seq, int slot, int tag) {
 static void check_place(const kv_cache *kv, const void *k, const void *v, int at, int l, int h,
                         int tag) {
     for (int d = 0; d < layers[l].k_dim; d++)
-        assert_true(read_value(kv, k, d * KERN_PAGE + at) == value_of(tag, l, h, d, 0));
+        assert_true(read_k(kv_k_type(kv), k, at, d) == value_of(kv_k_type(kv), tag, l, h, d, 0));
     for (int d = 0; d < layers[l].v_dim; d++)
-        assert_true(read_value(kv, v, at * layers[l].v_dim + d) == value_of(tag, l, h, d, 1));
+        assert_true(read_v(kv_v_type(kv), v, layers[l].v_dim, at, d) ==
+                    value_of(kv_v_type(kv), tag, l, h, d, 1));
 }
 
 /* All that a sequence's next row can see is there, and what else is there is right. */
@@ -184,20 +225,23 @@ static void do_truncate(world *w, int seq) {
     if (!n_pos) s->high = 0;
 }
 
-static kv_config config_of(int n_ctx, kern_kv_type type) {
+static kv_config config_of(int n_ctx, kern_kv_type k_type, kern_kv_type v_type) {
+    layers = kern_kv_quantised(k_type) || kern_kv_quantised(v_type) ? block_layers : odd_layers;
     return (kv_config){.n_layers = N_LAYERS,
                        .layers = layers,
-                       .type = type,
+                       .k_type = k_type,
+                       .v_type = v_type,
                        .n_ctx = n_ctx,
                        .max_seqs = MAX_SEQS,
                        .max_rows = MAX_ROWS,
                        .max_rollback = ROLLBACK};
 }
 
-static void random_walk(int n_ctx, kern_kv_type type, unsigned seed, int n_steps) {
+static void random_walk(int n_ctx, kern_kv_type k_type, kern_kv_type v_type, unsigned seed,
+                        int n_steps) {
     world w = {.n_ctx = n_ctx, .random = seed};
     td_error err;
-    const kv_config cfg = config_of(n_ctx, type);
+    const kv_config cfg = config_of(n_ctx, k_type, v_type);
     assert_int_equal(kv_open(&w.kv, &cfg, &err), TD_OK);
     assert_int_equal(kv_n_ctx(w.kv), n_ctx);
     for (int step = 0; step < n_steps; step++) {
@@ -228,15 +272,18 @@ static void random_walk(int n_ctx, kern_kv_type type, unsigned seed, int n_steps
 static void test_random_operations(void **state) {
     (void)state;
     for (unsigned seed = 1; seed <= 6; seed++) {
-        random_walk(MAX_CTX, KERN_KV_F16, seed, 1500);
-        random_walk(131, KERN_KV_F32, 100 + seed, 1500);
+        random_walk(MAX_CTX, KERN_KV_F16, KERN_KV_F16, seed, 1500);
+        random_walk(131, KERN_KV_F32, KERN_KV_F32, 100 + seed, 1500);
     }
+    for (int k = 0; k < KERN_KV_TYPES; k++)
+        for (int v = 0; v < KERN_KV_TYPES; v++)
+            random_walk(131, (kern_kv_type)k, (kern_kv_type)v, 200 + (unsigned)(4 * k + v), 300);
 }
 
 /* One long sequence fills the context to the last position, and not one more. */
 static void test_context_full(void **state) {
     (void)state;
-    const kv_config cfg = config_of(100, KERN_KV_F16);
+    const kv_config cfg = config_of(100, KERN_KV_F16, KERN_KV_F16);
     kv_cache *kv;
     td_error err;
     int seq;
@@ -262,7 +309,8 @@ static void test_windows_bound_memory(void **state) {
     const kv_layer full = {1, 64, 64, 0}, windowed = {1, 64, 64, 128};
     kv_config cfg = {.n_layers = 1,
                      .layers = &full,
-                     .type = KERN_KV_F16,
+                     .k_type = KERN_KV_F16,
+                     .v_type = KERN_KV_F16,
                      .n_ctx = 20000,
                      .max_seqs = 1,
                      .max_rows = 64,
@@ -271,6 +319,9 @@ static void test_windows_bound_memory(void **state) {
     td_error err;
     assert_int_equal(kv_open(&a, &cfg, &err), TD_OK);
     assert_int_equal(kv_bytes_per_position(&cfg), 256);
+    cfg.k_type = KERN_KV_Q8_0, cfg.v_type = KERN_KV_Q4_0;
+    assert_int_equal(kv_bytes_per_position(&cfg), 2 * 34 + 2 * 18);
+    cfg.k_type = cfg.v_type = KERN_KV_F16;
     cfg.layers = &windowed;
     assert_int_equal(kv_open(&b, &cfg, &err), TD_OK);
     assert_int_equal(kv_bytes_per_position(&cfg), 0);
@@ -341,14 +392,73 @@ static void test_too_large_for_memory(void **state) {
                       .n_ctx = 1 << 28,
                       .max_seqs = 1 << 16,
                       .max_rows = 1 << 20,
-                      .type = KERN_KV_F32};
+                      .k_type = KERN_KV_F32,
+                      .v_type = KERN_KV_F32};
     assert_int_equal(kv_open(&kv, &cfg, &err), TD_E_TOO_BIG);
+}
+
+/* Rounded to the nearest of the values that a block can hold, whatever stands in it. */
+static void test_quantised_values(void **state) {
+    (void)state;
+    static const kv_layer one = {1, 64, 64, 0};
+    for (int type = KERN_KV_Q8_0; type <= KERN_KV_Q4_0; type++) {
+        const double steps = type == KERN_KV_Q8_0 ? 127 : 8;
+        kv_config cfg = {.n_layers = 1, .layers = &one, .n_ctx = 32, .max_seqs = 1, .max_rows = 32};
+        cfg.k_type = cfg.v_type = (kern_kv_type)type;
+        kv_cache *kv;
+        td_error err;
+        int seq;
+        unsigned random = 5;
+        assert_int_equal(kv_open(&kv, &cfg, &err), TD_OK);
+        assert_int_equal(kv_seq_new(kv, &seq, &err), TD_OK);
+        assert_int_equal(kv_seq_reserve(kv, seq, 32, &err), TD_OK);
+        const void *k = kv_page_k(kv, seq, 0, 0, 0), *v = kv_page_v(kv, seq, 0, 0, 0);
+        for (int at = 0; at < 32; at++) {
+            float x[64];
+            for (int d = 0; d < 64; d++) {
+                random = random * 1664525u + 1013904223u;
+                x[d] = ((float)(random >> 8) / 8388608.0f - 1) * (float)(1 << at % 12);
+            }
+            kv_write(kv, seq, 0, at, x, x);
+            for (int d = 0; d < 64; d++) {
+                double top = 0;
+                for (int i = d / 32 * 32; i < d / 32 * 32 + 32; i++)
+                    top = fabs((double)x[i]) > top ? fabs((double)x[i]) : top;
+                const double got = (double)read_k((kern_kv_type)type, k, at, d), step = top / steps;
+                assert_true(got == (double)read_v((kern_kv_type)type, v, 64, at, d));
+                /* half a step; of q4_0 the range ends one step before the other end */
+                assert_true(fabs(got - (double)x[d]) <=
+                            (type == KERN_KV_Q8_0 ? 0.51 : 1.01) * step);
+                if (fabs((double)x[d]) < 0.85 * top)
+                    assert_true(fabs(got - (double)x[d]) <= 0.51 * step + 0.001 * top);
+            }
+        }
+        const float odd[3] = {INFINITY, NAN, 1e-30f};
+        for (int i = 0; i < 3; i++) { /* nothing out of bounds: the sanitizers look on */
+            float x[64] = {0};
+            x[3] = odd[i], x[40] = -odd[i];
+            kv_write(kv, seq, 0, i, x, x);
+        }
+        kv_close(kv);
+    }
+    kv_cache *kv;
+    td_error err;
+    const kv_layer narrow = {1, 48, 64, 0};
+    kv_config cfg = {.n_layers = 1, .layers = &narrow, .n_ctx = 32, .max_seqs = 1, .max_rows = 1};
+    cfg.v_type = KERN_KV_Q4_0;
+    assert_int_equal(kv_open(&kv, &cfg, &err), TD_OK);
+    kv_close(kv);
+    cfg.k_type = KERN_KV_Q8_0;
+    assert_int_equal(kv_open(&kv, &cfg, &err), TD_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "blocks of 32"));
+    cfg.k_type = KERN_KV_TYPES;
+    assert_int_equal(kv_open(&kv, &cfg, &err), TD_E_ARG);
 }
 
 /* The check itself can fail: plants one fault of each kind. */
 static void test_check_sees_faults(void **state) {
     (void)state;
-    const kv_config cfg = config_of(200, KERN_KV_F16);
+    const kv_config cfg = config_of(200, KERN_KV_F16, KERN_KV_F16);
     kv_cache *kv;
     td_error err;
     int a, b;
@@ -387,6 +497,7 @@ int main(void) {
         cmocka_unit_test(test_random_operations),    cmocka_unit_test(test_context_full),
         cmocka_unit_test(test_windows_bound_memory), cmocka_unit_test(test_bad_configurations),
         cmocka_unit_test(test_too_large_for_memory), cmocka_unit_test(test_check_sees_faults),
+        cmocka_unit_test(test_quantised_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,8 +128,8 @@ static void session_options(void **state) {
     td_error err = {0};
     const td_session_options bad[] = {
         {.n_ctx = -1},         {.draft_max = -1},          {.draft_max = 65},
-        {.prefill_chunk = -1}, {.prefill_chunk = 1 << 20}, {.kv_type = (td_kv_type)7},
-        {.n_ctx = INT32_MAX}};
+        {.prefill_chunk = -1}, {.prefill_chunk = 1 << 20}, {.cache_type_k = (td_kv_type)7},
+        {.cache_type_v = (td_kv_type)4},        {.n_ctx = INT32_MAX}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err = (td_error){0};
         assert_int_equal(td_session_open(&s, m, m, &bad[i], &err), TD_E_ARG);

@@ -223,7 +223,8 @@ void tiny_pair_open_with(tiny_pair *p, const tiny *target_model, draft *d,
                          const tiny_setup *setup) {
     td_error err = {0};
     const target_config cfg = {.n_ctx = setup->n_ctx ? setup->n_ctx : 256,
-                               .kv_type = setup->type,
+                               .k_type = setup->type,
+                               .v_type = setup->type,
                                .max_rows = 1 + (setup->max_draft ? setup->max_draft : 16),
                                .prefill_chunk = setup->chunk ? setup->chunk : 16};
     *p = (tiny_pair){.d = d};
@@ -238,7 +239,8 @@ void tiny_pair_open(tiny_pair *p, const tiny *target_model, const tiny *draft_mo
     draft *d = NULL;
     const int n_ctx = setup->n_ctx ? setup->n_ctx : 256;
     const draft_model_config cfg = {.n_ctx = setup->draft_ctx ? setup->draft_ctx : n_ctx,
-                                    .kv_type = setup->type,
+                                    .k_type = setup->type,
+                                    .v_type = setup->type,
                                     .max_tokens = setup->max_draft ? setup->max_draft : 16,
                                     .prefill_chunk = setup->chunk ? setup->chunk : 16,
                                     .n_vocab = model_get_config(target_model->m)->n_vocab};
