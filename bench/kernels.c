@@ -109,7 +109,7 @@ static void fill_acts(bench_kernels *k, float *x) {
         for (size_t i = 0; i < n_in; i++)
             row[i] = next_float(&state);
         k->kern->quantize(row, a->n_in, a->q + r * n_pad, a->scale + r * n_blocks,
-                          a->sum + r * 2 * n_blocks, a->min_scale + r * n_blocks);
+                          a->sum + r * KERN_SUMS * n_blocks, a->min_scale + r * n_blocks);
     }
 }
 
@@ -141,7 +141,7 @@ static size_t cut_work(bench_kernels *k, uint8_t *base, float **x) {
     k->acts = (kern_acts){.n_rows = k->max_rows, .n_in = k->mat.n_in, .x = *x, .x_stride = n_in};
     k->acts.q = cut(base, &at, n);
     k->acts.scale = cut(base, &at, n_scales * sizeof *k->acts.scale);
-    k->acts.sum = cut(base, &at, 2 * n_scales * sizeof *k->acts.sum);
+    k->acts.sum = cut(base, &at, KERN_SUMS * n_scales * sizeof *k->acts.sum);
     k->acts.min_scale = cut(base, &at, n_scales * sizeof *k->acts.min_scale);
     k->y = cut(base, &at, n_rows * (size_t)k->mat.n_out * sizeof *k->y);
     return at;

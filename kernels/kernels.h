@@ -13,6 +13,7 @@
 enum {
     KERN_PANEL = 16, /* matrix rows (output columns) a panel */
     KERN_BLOCK = 32, /* values of k under one activation scale */
+    KERN_SUMS = 3,   /* sums kept of each */
     KERN_PAGE = 32,  /* positions of a KV page, and the step of the online softmax */
     KERN_ALIGN = 64  /* panels, activations and pages begin on cache lines */
 };
@@ -47,8 +48,8 @@ typedef struct kern_acts {
     size_t x_stride;
     int8_t *q;          /* (n_rows, n_pad) in [-127, 127]; n_pad = n_in rounded up to 32, zeros behind */
     float *scale;       /* (n_rows, n_pad / 32): x is about q * scale */
-    int32_t *sum;       /* (n_rows, n_pad / 32, 2): minus the sum of the 32 q, and minus the sum of the
-                           first 16 of them; for weights with an offset */
+    int32_t *sum;       /* (n_rows, n_pad / 32, KERN_SUMS): minus the sums of the 32 q, of the first 16 of
+                           them, of the last 16; for weights with an offset */
     float *min_scale;   /* (n_rows, n_pad / 32): scale * (float)(sum of the 32 q), for weights with a
                            minimum */
 } kern_acts;

@@ -153,10 +153,10 @@ INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, co
     const int n_scales = two_scales(t) ? 2 : 1, run = run_lines(t);
     __m256i s[2][2][2]; /* [scale][half][row] */
     UNROLL for (int r = 0; r < nr; r++) {
-        const int32_t *sum = a->sum + 2 * (at + (size_t)r * n_blocks);
+        const int32_t *sum = a->sum + KERN_SUMS * (at + (size_t)r * n_blocks);
         UNROLL for (int h = 0; h < 2; h++) {
             s[0][h][r] = start(t, two_scales(t) ? sum[1] : sum[0]);
-            s[1][h][r] = start(t, sum[0] - sum[1]);
+            s[1][h][r] = start(t, sum[2]);
         }
     }
     UNROLL for (int plane = 0; plane < n_planes(t); plane++)
@@ -183,7 +183,7 @@ INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, co
         get_scales(t, group, block, h, d, m);
         UNROLL for (int r = 0; r < nr; r++) {
             const size_t i = at + (size_t)r * n_blocks;
-            const int32_t *sum = a->sum + 2 * i;
+            const int32_t *sum = a->sum + KERN_SUMS * i;
             const float scale = a->scale[i];
             __m256 f = _mm256_mul_ps(_mm256_cvtepi32_ps(s[0][h][r]), d[0]);
             if (two_scales(t)) f = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s[1][h][r]), d[1], f);
@@ -193,7 +193,7 @@ INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, co
             if (t == TD_TYPE_Q2_K) {
                 acc[r][h] =
                     _mm256_fmadd_ps(m[0], _mm256_set1_ps(scale * (float)-sum[1]), acc[r][h]);
-                acc[r][h] = _mm256_fmadd_ps(m[1], _mm256_set1_ps(scale * (float)(sum[1] - sum[0])),
+                acc[r][h] = _mm256_fmadd_ps(m[1], _mm256_set1_ps(scale * (float)-sum[2]),
                                             acc[r][h]);
             }
         }
@@ -249,14 +249,14 @@ typedef struct expanded {
 
 INLINE void expand(td_type t, const kern_acts *a, size_t at, expanded *e) {
     const int8_t *q = a->q + at * KERN_BLOCK;
-    const int32_t *sum = a->sum + 2 * at;
+    const int32_t *sum = a->sum + KERN_SUMS * at;
     UNROLL for (int g = 0; g < 8; g++) e->x[g] = broadcast4(q + 4 * g);
     e->start[0] = start(t, two_scales(t) ? sum[1] : sum[0]);
-    if (two_scales(t)) e->start[1] = start(t, sum[0] - sum[1]);
+    if (two_scales(t)) e->start[1] = start(t, sum[2]);
     e->scale = _mm256_set1_ps(a->scale[at]);
     e->mins[0] =
         _mm256_set1_ps(t == TD_TYPE_Q2_K ? a->scale[at] * (float)-sum[1] : a->min_scale[at]);
-    if (t == TD_TYPE_Q2_K) e->mins[1] = _mm256_set1_ps(a->scale[at] * (float)(sum[1] - sum[0]));
+    if (t == TD_TYPE_Q2_K) e->mins[1] = _mm256_set1_ps(a->scale[at] * (float)-sum[2]);
 }
 
 /* Half a block, 8 columns, for nr rows. */

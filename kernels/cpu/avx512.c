@@ -12,7 +12,7 @@
 
 #include <immintrin.h>
 
-enum { MAX_ROWS = 12, FAR_BYTES = 16384, NEAR_BYTES = 2048 };
+enum { MAX_ROWS = 12, FAR_BYTES = 8192, NEAR_BYTES = 2048 };
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -128,15 +128,15 @@ INLINE void tile(td_type t, int nr, const uint8_t *group, size_t block, const ke
     __m512 d[2], m[2], f[MAX_ROWS];
     get_scales(t, group, block, d, m);
     UNROLL for (int r = 0; r < nr; r++) {
-        const int32_t *sum = a->sum + 2 * (at + (size_t)r * n_blocks);
+        const int32_t *sum = a->sum + KERN_SUMS * (at + (size_t)r * n_blocks);
         s[r] = start(t, two_scales(t) ? sum[1] : sum[0]);
     }
     UNROLL for (int i = 0; i < 8; i++) {
         const int g = line_order(t, i);
         if (two_scales(t) && g == 4) UNROLL for (int r = 0; r < nr; r++) {
-                const int32_t *sum = a->sum + 2 * (at + (size_t)r * n_blocks);
+                const int32_t *sum = a->sum + KERN_SUMS * (at + (size_t)r * n_blocks);
                 f[r] = times(d[0], s[r]);
-                s[r] = start(t, sum[0] - sum[1]);
+                s[r] = start(t, sum[2]);
             }
         const __m512i w = line(t, group, block, g);
         UNROLL for (int r = 0; r < nr; r++) {
@@ -146,7 +146,7 @@ INLINE void tile(td_type t, int nr, const uint8_t *group, size_t block, const ke
     }
     UNROLL for (int r = 0; r < nr; r++) {
         const size_t i = at + (size_t)r * n_blocks;
-        const int32_t *sum = a->sum + 2 * i;
+        const int32_t *sum = a->sum + KERN_SUMS * i;
         const float scale = a->scale[i];
         f[r] = two_scales(t) ? _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r]), d[1], f[r])
                              : times(d[0], s[r]);
@@ -155,7 +155,7 @@ INLINE void tile(td_type t, int nr, const uint8_t *group, size_t block, const ke
         if (t == TD_TYPE_Q2_K) {
             acc[r] = _mm512_fmadd_ps(m[0], _mm512_set1_ps(scale * (float)-sum[1]), acc[r]);
             acc[r] =
-                _mm512_fmadd_ps(m[1], _mm512_set1_ps(scale * (float)(sum[1] - sum[0])), acc[r]);
+                _mm512_fmadd_ps(m[1], _mm512_set1_ps(scale * (float)-sum[2]), acc[r]);
         }
     }
 }

@@ -75,7 +75,8 @@ static void quantize(const float *x, int n, int8_t *q, float *scale, int32_t *su
         const int b = at / KERN_BLOCK;
         const float s = top / 127.0f;
         scale[b] = s;
-        sum[2 * b] = -(total[0] + total[1]), sum[2 * b + 1] = -total[0];
+        sum[KERN_SUMS * b] = -(total[0] + total[1]);
+        sum[KERN_SUMS * b + 1] = -total[0], sum[KERN_SUMS * b + 2] = -total[1];
         min_scale[b] = s * (float)(total[0] + total[1]);
     }
 }

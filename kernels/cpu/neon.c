@@ -151,7 +151,7 @@ INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, in
     UNROLL for (int r = 0; r < nr; r++) {
         const size_t i = at + (size_t)r * n_blocks;
         x[r] = vld1q_s8(a->q + i * KERN_BLOCK);
-        s[r] = start(t, a->sum[2 * i + (two_scales(t) ? 1 : 0)]);
+        s[r] = start(t, a->sum[KERN_SUMS * i + (two_scales(t) ? 1 : 0)]);
     }
     dot_lines(t, nr, group, block, half, 0, x, s);
     get_scales(t, group, block, half, d, m);
@@ -160,7 +160,7 @@ INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, in
         x[r] = vld1q_s8(a->q + i * KERN_BLOCK + 16);
         if (two_scales(t)) {
             f[r] = mul(floats_of(s[r]), d[0]);
-            s[r] = start(t, a->sum[2 * i] - a->sum[2 * i + 1]);
+            s[r] = start(t, a->sum[KERN_SUMS * i + 2]);
         }
     }
     dot_lines(t, nr, group, block, half, 4, x, s);
@@ -172,9 +172,9 @@ INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, in
         if (t == TD_TYPE_Q4_1 || t == TD_TYPE_Q5_1) acc[r] = fma_by(m[0], a->min_scale[i], acc[r]);
         if (t == TD_TYPE_Q4_K || t == TD_TYPE_Q5_K) acc[r] = fms_by(m[0], a->min_scale[i], acc[r]);
         if (t == TD_TYPE_Q2_K) {
-            const int32_t *sum = a->sum + 2 * i;
+            const int32_t *sum = a->sum + KERN_SUMS * i;
             acc[r] = fms_by(m[0], scale * (float)-sum[1], acc[r]);
-            acc[r] = fms_by(m[1], scale * (float)(sum[1] - sum[0]), acc[r]);
+            acc[r] = fms_by(m[1], scale * (float)-sum[2], acc[r]);
         }
     }
 }

@@ -76,7 +76,7 @@ static void get_scales(const panel_layout *l, td_type type, const uint8_t *group
 
 static void dot_block(const panel_layout *l, const block_lines w, const scales *s, const int8_t *q, float xs,
                       const int32_t *sum, float min_scale, float *acc) {
-    const int32_t sum0 = sum[1], sum1 = sum[0] - sum[1]; /* minus the sums of the halves */
+    const int32_t sum0 = sum[1], sum1 = sum[2];
     int32_t part[2][4 * KERN_PANEL], dot[2][KERN_PANEL];
     for (int g = 0; g < 8; g++) {
         const int16_t four[4] = {q[4 * g], q[4 * g + 1], q[4 * g + 2], q[4 * g + 3]};
@@ -127,7 +127,7 @@ static void gemm_quant(const kern_mat *w, int begin, int end, const kern_acts *a
                 for (int r = 0; r < nr; r++) {
                     const size_t at = (size_t)(first + r) * (size_t)n_blocks + (size_t)b;
                     dot_block(l, unpacked, &s, a->q + at * KERN_BLOCK, a->scale[at],
-                              a->sum + 2 * at, a->min_scale[at], acc[r]);
+                              a->sum + KERN_SUMS * at, a->min_scale[at], acc[r]);
                 }
             }
             for (int r = 0; r < nr; r++)

@@ -113,7 +113,7 @@ static void quantize_columns(const pass *p, const kern_acts *a, int row, const f
                              int begin, int end) {
     const size_t n_pad = (size_t)model_pad(n_in);
     const size_t at = (size_t)row * n_pad + (size_t)begin, block = at / KERN_BLOCK;
-    p->kern->quantize(x + begin, end - begin, a->q + at, a->scale + block, a->sum + 2 * block,
+    p->kern->quantize(x + begin, end - begin, a->q + at, a->scale + block, a->sum + KERN_SUMS * block,
                       a->min_scale + block);
 }
 

@@ -58,7 +58,7 @@ static void cut_thread(model_scratch *s, const model_work *w, cutter *c) {
 static void cut_acts(kern_acts *a, size_t n, size_t n_in, cutter *c) {
     a->q = cut(c, n, n_in, sizeof *a->q);
     a->scale = cut(c, n, n_in / KERN_BLOCK, sizeof *a->scale);
-    a->sum = cut(c, n, n_in / KERN_BLOCK * 2, sizeof *a->sum);
+    a->sum = cut(c, n, n_in / KERN_BLOCK * KERN_SUMS, sizeof *a->sum);
     a->min_scale = cut(c, n, n_in / KERN_BLOCK, sizeof *a->min_scale);
 }
 

@@ -136,11 +136,11 @@ static void problem_make(problem *p, const kern_table *ref, td_type type, int n_
     p->acts = (kern_acts){.n_rows = n_rows, .n_in = n_in, .x = p->x, .x_stride = (size_t)n_in};
     p->acts.q = must(r * pad);
     p->acts.scale = must(r * pad / 32 * 4);
-    p->acts.sum = must(r * pad / 16 * 4);
+    p->acts.sum = must(r * pad / 32 * KERN_SUMS * 4);
     p->acts.min_scale = must(r * pad / 32 * 4);
     for (size_t i = 0; i < r; i++)
         ref->quantize(p->x + i * (size_t)n_in, n_in, p->acts.q + i * pad, p->acts.scale + i * pad / 32,
-                      p->acts.sum + i * pad / 16, p->acts.min_scale + i * pad / 32);
+                      p->acts.sum + i * pad / 32 * KERN_SUMS, p->acts.min_scale + i * pad / 32);
 }
 
 /* Rows [first, first + n) of the activations. */
@@ -148,7 +148,7 @@ static kern_acts acts_slice(const kern_acts *a, int first, int n) {
     const size_t pad = ((size_t)a->n_in + 31) & ~(size_t)31, f = (size_t)first;
     kern_acts s = *a;
     s.n_rows = n, s.x += f * a->x_stride, s.q += f * pad, s.scale += f * pad / 32;
-    s.sum += f * pad / 16, s.min_scale += f * pad / 32;
+    s.sum += f * pad / 32 * KERN_SUMS, s.min_scale += f * pad / 32;
     return s;
 }
 
@@ -217,7 +217,7 @@ static void check_vectors(const kern_table *ref, const kern_table *k, int n, int
     ref->quantize(x, n, q[0], s[0], t[0], s[2]);
     k->quantize(x, n, q[1], s[1], t[1], s[3]);
     verdict(!memcmp(q[0], q[1], pad) && !memcmp(s[0], s[1], pad / 32 * 4) &&
-                !memcmp(s[2], s[3], pad / 32 * 4) && !memcmp(t[0], t[1], pad / 16 * 4),
+                !memcmp(s[2], s[3], pad / 32 * 4) && !memcmp(t[0], t[1], pad / 32 * KERN_SUMS * 4),
             "quantize at %s, n %d, fill %d", k->level, n, kind);
     for (int i = 0; i < n && kind != 1; i++) { /* and within half a step of the truth */
         const double back = q[0][i] * (double)s[0][i / 32];
