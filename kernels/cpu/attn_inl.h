@@ -6,7 +6,8 @@
  * one query alone: the shape of a tile cannot show in the bits.
  *
  * Every step asks for the same line of the next page: pages lie far apart, where no prefetcher of the machine follows,
- * and with few queries the page at hand is done about when the next one has come. */
+ * and with few queries the page at hand is done about when the next one has come. It comes into the second-level cache:
+ * two pages of 16 KB do not fit the first. */
 #ifndef TD_KERNELS_ATTN_INL_H
 #define TD_KERNELS_ATTN_INL_H
 
@@ -115,7 +116,7 @@ LANES_INLINE void load_keys(lanes *line, const uint8_t *page, const uint8_t *nex
     }
     const size_t first = k_offset(type, d, p), bytes = k_offset(type, 0, TILE);
     UNROLL_TILE for (size_t at = 0; at < bytes; at += LINE_BYTES) {
-        __builtin_prefetch(next + first + at);
+        __builtin_prefetch(next + first + at, 0, 2);
     }
 }
 
@@ -129,7 +130,7 @@ LANES_INLINE void load_values(lanes *line, int n_lanes, const kern_attn *a, cons
     }
     const size_t first = v_offset(type, a->v_dim, p, d), bytes = k_offset(type, 0, n_lanes * LANES);
     UNROLL_TILE for (size_t at = 0; at < bytes; at += LINE_BYTES) {
-        __builtin_prefetch(next + first + at);
+        __builtin_prefetch(next + first + at, 0, 2);
     }
 }
 
