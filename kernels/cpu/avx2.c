@@ -22,26 +22,17 @@ enum { MAX_ROWS = 6, HALF = 8, PREFETCH_BYTES = 4096 };
 #define UNROLL _Pragma("GCC unroll 8")
 
 /* What a type is, as constants. */
-INLINE bool is_iq4(td_type t) {
-    return t == TD_TYPE_IQ4_NL || t == TD_TYPE_IQ4_XS;
-}
-INLINE bool has_min(td_type t) {
-    return t == TD_TYPE_Q4_1 || t == TD_TYPE_Q5_1 || t == TD_TYPE_Q4_K || t == TD_TYPE_Q5_K;
-}
-INLINE bool two_scales(td_type t) {
-    return panel_layout_get(t)->scales == 2;
-}
 INLINE bool has_offset(td_type t) {
     return panel_layout_get(t)->offset != 0;
 }
 INLINE int n_planes(td_type t) {
-    return t == TD_TYPE_Q8_0 || is_iq4(t) ? 2 : 1;
+    return t == TD_TYPE_Q8_0 || panel_is_iq4(t) ? 2 : 1;
 }
 /* Lines a 16-bit sum can take; where a block has two scales, lines under one of them. */
 INLINE int run_lines(td_type t) {
     if (t == TD_TYPE_Q6_K) return 2;
     const bool five = t == TD_TYPE_Q5_0 || t == TD_TYPE_Q5_1 || t == TD_TYPE_Q5_K;
-    return five || two_scales(t) ? 4 : 8;
+    return five || panel_two_scales(t) ? 4 : 8;
 }
 
 /* The i-th line to take: a whole block's sum in an order that meets both lines of a byte at once. */
@@ -84,7 +75,7 @@ INLINE __m256i line(td_type t, const uint8_t *group, size_t block, int half, int
         v = _mm256_or_si256(v, _mm256_and_si256(moved, _mm256_set1_epi8((char)(1 << bits))));
     }
 #undef LOAD
-    if (is_iq4(t)) {
+    if (panel_is_iq4(t)) {
         const __m256i book =
             _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)panel_iq4_values));
         v = _mm256_shuffle_epi8(_mm256_and_si256(plane ? _mm256_srli_epi16(book, 4) : book, low4),
@@ -150,12 +141,12 @@ INLINE __m256i start(td_type t, int32_t minus_sum) {
  * its own last addition. */
 INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, const kern_acts *a,
                        size_t at, size_t n_blocks, __m256 acc[2][2]) {
-    const int n_scales = two_scales(t) ? 2 : 1, run = run_lines(t);
+    const int n_scales = panel_two_scales(t) ? 2 : 1, run = run_lines(t);
     __m256i s[2][2][2]; /* [scale][half][row] */
     UNROLL for (int r = 0; r < nr; r++) {
         const int32_t *sum = a->sum + KERN_SUMS * (at + (size_t)r * n_blocks);
         UNROLL for (int h = 0; h < 2; h++) {
-            s[0][h][r] = start(t, two_scales(t) ? sum[1] : sum[0]);
+            s[0][h][r] = start(t, panel_two_scales(t) ? sum[1] : sum[0]);
             s[1][h][r] = start(t, sum[2]);
         }
     }
@@ -186,15 +177,15 @@ INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, co
             const int32_t *sum = a->sum + KERN_SUMS * i;
             const float scale = a->scale[i];
             __m256 f = _mm256_mul_ps(_mm256_cvtepi32_ps(s[0][h][r]), d[0]);
-            if (two_scales(t)) f = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s[1][h][r]), d[1], f);
+            if (panel_two_scales(t)) f = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s[1][h][r]), d[1], f);
             acc[r][h] = _mm256_fmadd_ps(f, _mm256_set1_ps(scale), acc[r][h]);
-            if (has_min(t))
+            if (panel_has_min(t))
                 acc[r][h] = _mm256_fmadd_ps(m[0], _mm256_set1_ps(a->min_scale[i]), acc[r][h]);
             if (t == TD_TYPE_Q2_K) {
                 acc[r][h] =
                     _mm256_fmadd_ps(m[0], _mm256_set1_ps(scale * (float)-sum[1]), acc[r][h]);
-                acc[r][h] = _mm256_fmadd_ps(m[1], _mm256_set1_ps(scale * (float)-sum[2]),
-                                            acc[r][h]);
+                acc[r][h] =
+                    _mm256_fmadd_ps(m[1], _mm256_set1_ps(scale * (float)-sum[2]), acc[r][h]);
             }
         }
     }
@@ -251,8 +242,8 @@ INLINE void expand(td_type t, const kern_acts *a, size_t at, expanded *e) {
     const int8_t *q = a->q + at * KERN_BLOCK;
     const int32_t *sum = a->sum + KERN_SUMS * at;
     UNROLL for (int g = 0; g < 8; g++) e->x[g] = broadcast4(q + 4 * g);
-    e->start[0] = start(t, two_scales(t) ? sum[1] : sum[0]);
-    if (two_scales(t)) e->start[1] = start(t, sum[2]);
+    e->start[0] = start(t, panel_two_scales(t) ? sum[1] : sum[0]);
+    if (panel_two_scales(t)) e->start[1] = start(t, sum[2]);
     e->scale = _mm256_set1_ps(a->scale[at]);
     e->mins[0] =
         _mm256_set1_ps(t == TD_TYPE_Q2_K ? a->scale[at] * (float)-sum[1] : a->min_scale[at]);
@@ -278,7 +269,7 @@ INLINE void tile(td_type t, int nr, const uint8_t *group, size_t block, int half
             }
         }
         const __m256i widen = _mm256_set1_epi16(plane ? 16 : 1);
-        const bool second = two_scales(t) && g0 >= 4;
+        const bool second = panel_two_scales(t) && g0 >= 4;
         const bool first = !plane && (g0 == 0 || (second && g0 == 4));
         UNROLL for (int r = 0; r < nr; r++) {
             const __m256i sum = _mm256_madd_epi16(wide[r], widen);
@@ -286,15 +277,16 @@ INLINE void tile(td_type t, int nr, const uint8_t *group, size_t block, int half
                    : has_offset(t) ? _mm256_add_epi32(sum, e[r].start[second])
                                    : sum;
         }
-        if (two_scales(t) && g0 + run == 4)
+        if (panel_two_scales(t) && g0 + run == 4)
             UNROLL for (int r = 0; r < nr; r++) f[r] =
                 _mm256_mul_ps(_mm256_cvtepi32_ps(s[r]), d[0]);
     }
     UNROLL for (int r = 0; r < nr; r++) {
         const __m256 v = _mm256_cvtepi32_ps(s[r]);
-        f[r] = two_scales(t) ? _mm256_fmadd_ps(v, d[1], f[r]) : _mm256_mul_ps(v, d[0]);
+        f[r] = panel_two_scales(t) ? _mm256_fmadd_ps(v, d[1], f[r]) : _mm256_mul_ps(v, d[0]);
         acc[r] = _mm256_fmadd_ps(f[r], e[r].scale, acc[r]);
-        if (has_min(t) || t == TD_TYPE_Q2_K) acc[r] = _mm256_fmadd_ps(m[0], e[r].mins[0], acc[r]);
+        if (panel_has_min(t) || t == TD_TYPE_Q2_K)
+            acc[r] = _mm256_fmadd_ps(m[0], e[r].mins[0], acc[r]);
         if (t == TD_TYPE_Q2_K) acc[r] = _mm256_fmadd_ps(m[1], e[r].mins[1], acc[r]);
     }
 }

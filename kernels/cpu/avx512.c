@@ -17,23 +17,13 @@ enum { MAX_ROWS = 12, FAR_BYTES = 8192, NEAR_BYTES = 2048 };
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* What a type is, as constants. */
-INLINE bool is_iq4(td_type t) {
-    return t == TD_TYPE_IQ4_NL || t == TD_TYPE_IQ4_XS;
-}
-INLINE bool has_min(td_type t) {
-    return t == TD_TYPE_Q4_1 || t == TD_TYPE_Q5_1 || t == TD_TYPE_Q4_K || t == TD_TYPE_Q5_K;
-}
-INLINE bool two_scales(td_type t) {
-    return panel_layout_get(t)->scales == 2;
-}
 /* Registers: a sum and a total for every row, and with two scales what the first of them gave. */
 INLINE int max_rows(td_type t) {
-    return two_scales(t) ? 8 : MAX_ROWS;
+    return panel_two_scales(t) ? 8 : MAX_ROWS;
 }
 /* The i-th line to take: both lines of a byte together, unless the first four come under a scale of their own. */
 INLINE int line_order(td_type t, int i) {
-    return two_scales(t) ? i : i >> 1 | (i & 1) << 2;
+    return panel_two_scales(t) ? i : i >> 1 | (i & 1) << 2;
 }
 
 INLINE __m512i load(const uint8_t *p) {
@@ -64,7 +54,7 @@ INLINE __m512i line(td_type t, const uint8_t *group, size_t block, int g) {
         bits += 2;
     }
     if (l->q1 >= 0) v = or_bits(v, load(group + l->q1 + 64 * block), g - bits, 1 << bits);
-    if (is_iq4(t)) {
+    if (panel_is_iq4(t)) {
         const __m128i book = _mm_loadu_si128((const __m128i *)panel_iq4_values);
         v = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(book), v);
     }
@@ -129,15 +119,16 @@ INLINE void tile(td_type t, int nr, const uint8_t *group, size_t block, const ke
     get_scales(t, group, block, d, m);
     UNROLL for (int r = 0; r < nr; r++) {
         const int32_t *sum = a->sum + KERN_SUMS * (at + (size_t)r * n_blocks);
-        s[r] = start(t, two_scales(t) ? sum[1] : sum[0]);
+        s[r] = start(t, panel_two_scales(t) ? sum[1] : sum[0]);
     }
     UNROLL for (int i = 0; i < 8; i++) {
         const int g = line_order(t, i);
-        if (two_scales(t) && g == 4) UNROLL for (int r = 0; r < nr; r++) {
-                const int32_t *sum = a->sum + KERN_SUMS * (at + (size_t)r * n_blocks);
+        if (panel_two_scales(t) && g == 4) {
+            UNROLL for (int r = 0; r < nr; r++) {
                 f[r] = times(d[0], s[r]);
-                s[r] = start(t, sum[2]);
+                s[r] = start(t, a->sum[KERN_SUMS * (at + (size_t)r * n_blocks) + 2]);
             }
+        }
         const __m512i w = line(t, group, block, g);
         UNROLL for (int r = 0; r < nr; r++) {
             const int8_t *q = a->q + (at + (size_t)r * n_blocks) * KERN_BLOCK;
@@ -148,14 +139,14 @@ INLINE void tile(td_type t, int nr, const uint8_t *group, size_t block, const ke
         const size_t i = at + (size_t)r * n_blocks;
         const int32_t *sum = a->sum + KERN_SUMS * i;
         const float scale = a->scale[i];
-        f[r] = two_scales(t) ? _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r]), d[1], f[r])
-                             : times(d[0], s[r]);
+        f[r] = panel_two_scales(t) ? _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r]), d[1], f[r])
+                                   : times(d[0], s[r]);
         acc[r] = _mm512_fmadd_ps(f[r], _mm512_set1_ps(scale), acc[r]);
-        if (has_min(t)) acc[r] = _mm512_fmadd_ps(m[0], _mm512_set1_ps(a->min_scale[i]), acc[r]);
+        if (panel_has_min(t))
+            acc[r] = _mm512_fmadd_ps(m[0], _mm512_set1_ps(a->min_scale[i]), acc[r]);
         if (t == TD_TYPE_Q2_K) {
             acc[r] = _mm512_fmadd_ps(m[0], _mm512_set1_ps(scale * (float)-sum[1]), acc[r]);
-            acc[r] =
-                _mm512_fmadd_ps(m[1], _mm512_set1_ps(scale * (float)-sum[2]), acc[r]);
+            acc[r] = _mm512_fmadd_ps(m[1], _mm512_set1_ps(scale * (float)-sum[2]), acc[r]);
         }
     }
 }

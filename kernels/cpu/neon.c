@@ -25,9 +25,6 @@ enum { MAX_ROWS = 8, ROWS_WHOLE = 2, PREFETCH_BYTES = 4096 };
 INLINE bool is_wide(td_type t) { /* 8 bits, made signed */
     return t == TD_TYPE_Q8_0 || t == TD_TYPE_IQ4_NL || t == TD_TYPE_IQ4_XS;
 }
-INLINE bool two_scales(td_type t) {
-    return panel_layout_get(t)->scales == 2;
-}
 
 /* Eight columns: half a panel. */
 typedef struct ints {
@@ -151,14 +148,14 @@ INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, in
     UNROLL for (int r = 0; r < nr; r++) {
         const size_t i = at + (size_t)r * n_blocks;
         x[r] = vld1q_s8(a->q + i * KERN_BLOCK);
-        s[r] = start(t, a->sum[KERN_SUMS * i + (two_scales(t) ? 1 : 0)]);
+        s[r] = start(t, a->sum[KERN_SUMS * i + (panel_two_scales(t) ? 1 : 0)]);
     }
     dot_lines(t, nr, group, block, half, 0, x, s);
     get_scales(t, group, block, half, d, m);
     UNROLL for (int r = 0; r < nr; r++) {
         const size_t i = at + (size_t)r * n_blocks;
         x[r] = vld1q_s8(a->q + i * KERN_BLOCK + 16);
-        if (two_scales(t)) {
+        if (panel_two_scales(t)) {
             f[r] = mul(floats_of(s[r]), d[0]);
             s[r] = start(t, a->sum[KERN_SUMS * i + 2]);
         }
@@ -167,7 +164,7 @@ INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, in
     UNROLL for (int r = 0; r < nr; r++) {
         const size_t i = at + (size_t)r * n_blocks;
         const float scale = a->scale[i];
-        f[r] = two_scales(t) ? fma_of(floats_of(s[r]), d[1], f[r]) : mul(floats_of(s[r]), d[0]);
+        f[r] = panel_two_scales(t) ? fma_of(floats_of(s[r]), d[1], f[r]) : mul(floats_of(s[r]), d[0]);
         acc[r] = fma_by(f[r], scale, acc[r]);
         if (t == TD_TYPE_Q4_1 || t == TD_TYPE_Q5_1) acc[r] = fma_by(m[0], a->min_scale[i], acc[r]);
         if (t == TD_TYPE_Q4_K || t == TD_TYPE_Q5_K) acc[r] = fms_by(m[0], a->min_scale[i], acc[r]);

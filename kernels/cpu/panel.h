@@ -66,6 +66,15 @@ static const panel_layout panel_layouts[TD_TYPE_COUNT] = {
 static inline const panel_layout *panel_layout_get(td_type type) {
     return &panel_layouts[type];
 }
+static inline bool panel_two_scales(td_type type) {
+    return panel_layouts[type].scales == 2;
+}
+static inline bool panel_has_min(td_type type) { /* one a block; Q2_K has two */
+    return panel_layouts[type].dmin >= 0 && !panel_two_scales(type);
+}
+static inline bool panel_is_iq4(td_type type) { /* 4 bits that stand for the values below */
+    return type == TD_TYPE_IQ4_NL || type == TD_TYPE_IQ4_XS;
+}
 
 /* Every type that lies in panels of groups: what a level instantiates its template for. */
 #define PANEL_TYPES(X) \
