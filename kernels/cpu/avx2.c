@@ -16,7 +16,7 @@
 
 #include <immintrin.h>
 
-enum { MAX_ROWS = 6, HALF = 8, PREFETCH_BYTES = 4096 };
+enum { MAX_ROWS = 6, HALF = 8 };
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
@@ -191,14 +191,6 @@ INLINE void block_rows(td_type t, int nr, const uint8_t *group, size_t block, co
     }
 }
 
-/* This block's share of what comes PREFETCH_BYTES later. */
-INLINE void prefetch(td_type t, const uint8_t *group, size_t block) {
-    const panel_layout *l = panel_layout_get(t);
-    const size_t block_bytes = (size_t)(l->group_bytes / l->group);
-    const char *ahead = (const char *)group + PREFETCH_BYTES + block_bytes * block;
-    UNROLL for (size_t i = 0; i < block_bytes; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T0);
-}
-
 /* 16 columns of one row, less where the matrix ends. */
 INLINE void store(const kern_mat *mat, int panel, __m256 lo, __m256 hi, float *y) {
     const int left = mat->n_out - panel * KERN_PANEL;
@@ -219,7 +211,7 @@ INLINE void few_rows(td_type t, int nr, const kern_mat *mat, int begin, int end,
                             {_mm256_setzero_ps(), _mm256_setzero_ps()}};
         for (size_t at = 0, block = 0; at < n_blocks; at++, block++) {
             if (block == (size_t)l->group) block = 0, group += l->group_bytes;
-            prefetch(t, group, block);
+            panel_prefetch(t, group, block);
             block_rows(t, nr, group, block, a, at, n_blocks, acc);
         }
         for (int r = 0; r < nr; r++)
@@ -229,7 +221,7 @@ INLINE void few_rows(td_type t, int nr, const kern_mat *mat, int begin, int end,
 
 /* ---- tiles ---- */
 
-enum { STRETCH = 8, PANELS = 8, AHEAD = 2 };
+enum { STRETCH = 8, PANELS = 8, FAR = 4, NEAR = 1 };
 
 /* One row's activations of one block. */
 typedef struct expanded {
@@ -291,6 +283,16 @@ INLINE void tile(td_type t, int nr, const uint8_t *group, size_t block, int half
     }
 }
 
+/* What is read n stretches after the one of `panel` from block `at` on: a panel's next one comes once all panels had
+ * theirs. */
+INLINE const uint8_t *stretch_after(td_type t, const kern_mat *mat, int begin, int end, int panel,
+                                    size_t at, int n) {
+    const panel_layout *l = panel_layout_get(t);
+    const int later = panel - begin + n, n_panels = end - begin;
+    return mat->data + (size_t)(begin + later % n_panels) * mat->panel_bytes +
+           (at + (size_t)(later / n_panels) * STRETCH) / (size_t)l->group * (size_t)l->group_bytes;
+}
+
 /* Rows [first, first + nr) against at most PANELS panels. */
 INLINE void tile_panels(td_type t, int nr, const kern_mat *mat, int begin, int end,
                         const kern_acts *a, int first, float *y, size_t y_stride) {
@@ -307,18 +309,18 @@ INLINE void tile_panels(td_type t, int nr, const kern_mat *mat, int begin, int e
         for (int panel = begin; panel < end; panel++) {
             const uint8_t *data = mat->data + (size_t)panel * mat->panel_bytes;
             const uint8_t *groups = data + at / size * (size_t)l->group_bytes;
-            /* what is read AHEAD stretches later, a panel's next one once all panels had this one */
-            const int later = panel - begin + AHEAD;
-            const uint8_t *ahead =
-                mat->data + (size_t)(begin + later % (end - begin)) * mat->panel_bytes +
-                (at + (size_t)(later / (end - begin)) * STRETCH) / size * (size_t)l->group_bytes;
+            const uint8_t *far = stretch_after(t, mat, begin, end, panel, at, FAR);
+            const uint8_t *near = stretch_after(t, mat, begin, end, panel, at, NEAR);
             for (int h = 0; h < 2; h++) {
                 __m256 *kept = acc[panel - begin][h], sums[MAX_ROWS];
                 UNROLL for (int r = 0; r < nr; r++) sums[r] = kept[r];
                 for (size_t i = 0; i < n; i++) {
                     const size_t half_bytes = (size_t)l->group_bytes / size / 2;
-                    UNROLL for (size_t b = 0; b < half_bytes; b += 64) _mm_prefetch(
-                        (const char *)ahead + (2 * i + (size_t)h) * half_bytes + b, _MM_HINT_T0);
+                    const size_t share = (2 * i + (size_t)h) * half_bytes;
+                    UNROLL for (size_t b = share; b < share + half_bytes; b += 64) {
+                        __builtin_prefetch(far + b, 0, 2);
+                        __builtin_prefetch(near + b, 0, 3);
+                    }
                     tile(t, nr, groups + i / size * (size_t)l->group_bytes, i % size, h, e[i],
                          sums);
                 }

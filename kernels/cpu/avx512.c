@@ -12,7 +12,7 @@
 
 #include <immintrin.h>
 
-enum { MAX_ROWS = 12, FAR_BYTES = 8192, NEAR_BYTES = 2048 };
+enum { MAX_ROWS = 12 };
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -151,20 +151,6 @@ INLINE void tile(td_type t, int nr, const uint8_t *group, size_t block, const ke
     }
 }
 
-/* This block's share of what comes FAR_BYTES later into the second-level cache, of what comes NEAR_BYTES later into
- * the first. The few misses a core may have open at the first level are then short ones, and those to memory wait in
- * the second's longer queue: on Zen 4 a pass over 5 rows takes 67 cycles a block, 112 with one prefetch into the first
- * level 4096 bytes ahead, while one row goes from 60 to 53. */
-INLINE void prefetch(td_type t, const uint8_t *group, size_t block) {
-    const panel_layout *l = panel_layout_get(t);
-    const size_t block_bytes = (size_t)(l->group_bytes / l->group);
-    const char *at = (const char *)group + block_bytes * block;
-    UNROLL for (size_t i = 0; i < block_bytes; i += 64) {
-        _mm_prefetch(at + FAR_BYTES + i, _MM_HINT_T1);
-        _mm_prefetch(at + NEAR_BYTES + i, _MM_HINT_T0);
-    }
-}
-
 /* Rows [first, first + nr). */
 INLINE void gemm_rows(td_type t, int nr, const kern_mat *mat, int begin, int end,
                       const kern_acts *a, int first, float *y, size_t y_stride) {
@@ -176,7 +162,7 @@ INLINE void gemm_rows(td_type t, int nr, const kern_mat *mat, int begin, int end
         UNROLL for (int r = 0; r < nr; r++) acc[r] = _mm512_setzero_ps();
         for (size_t at = 0, block = 0; at < n_blocks; at++, block++) {
             if (block == (size_t)l->group) block = 0, group += l->group_bytes;
-            prefetch(t, group, block);
+            panel_prefetch(t, group, block);
             tile(t, nr, group, block, a, from + at, n_blocks, acc);
         }
         const int left = mat->n_out - panel * KERN_PANEL;

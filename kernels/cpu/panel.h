@@ -76,6 +76,22 @@ static inline bool panel_is_iq4(td_type type) { /* 4 bits that stand for the val
     return type == TD_TYPE_IQ4_NL || type == TD_TYPE_IQ4_XS;
 }
 
+enum { PANEL_FAR_BYTES = 8192, PANEL_NEAR_BYTES = 2048 };
+
+/* This block's share of what comes PANEL_FAR_BYTES later into the second-level cache, of what comes PANEL_NEAR_BYTES
+ * later into the first. The few misses a core may have open at the first level are then short ones, and those to memory
+ * wait in the second's longer queue. On Zen 4, cycles a block of Q4_K and thread with both cores reading, one prefetch
+ * into the first level 4096 bytes ahead -> two: AVX-512 1 row 60 -> 53, 5 rows 112 -> 67; AVX2 1 row 56 -> 47. */
+static inline __attribute__((always_inline)) void panel_prefetch(td_type type, const uint8_t *group, size_t block) {
+    const panel_layout *l = panel_layout_get(type);
+    const size_t block_bytes = (size_t)(l->group_bytes / l->group);
+    const uint8_t *at = group + block_bytes * block;
+    _Pragma("GCC unroll 16") for (size_t i = 0; i < block_bytes; i += 64) {
+        __builtin_prefetch(at + PANEL_FAR_BYTES + i, 0, 2);
+        __builtin_prefetch(at + PANEL_NEAR_BYTES + i, 0, 3);
+    }
+}
+
 /* Every type that lies in panels of groups: what a level instantiates its template for. */
 #define PANEL_TYPES(X) \
     X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS)
