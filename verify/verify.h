@@ -99,4 +99,18 @@ void verify_greedy(const int32_t *argmax, const int32_t *draft, int n_draft, ver
 void verify_token(const float *p, const float *q, const int32_t *draft, int n_draft, int n_vocab,
                   const verify_rng *rng, verify_result *out);
 
+/* Block verification for a chain (Sun et al., arXiv 2403.10444): as exact as token rejection, and
+ * never keeps fewer tokens on average; at one drafted token, or with point masses, just as many.
+ * Arguments, streams and point masses (q NULL) as verify_token has them; a sampled chain may end
+ * where its earlier tokens say, never because of the token just sampled (trap 1). With weights w_0
+ * = 1, w_i = min(1, w_{i-1} * p(x_i) / q(x_i)), keeps the longest prefix i whose test succeeds:
+ * u_i <= w_i for the whole chain, else u_i <= Z / (Z + 1 - w_i), Z = sum(max(w_i * p - q, 0)) over
+ * the row behind x_i; i = 0 always does. The token after it comes from p behind the whole chain,
+ * else from norm(max(w_i * p - q, 0)), from p if that sums to zero (trap 3). Pure: allocates
+ * nothing, cannot fail. Asserts n_draft in [0, VERIFY_MAX_BLOCK] and draft ids inside the
+ * vocabulary. */
+enum { VERIFY_MAX_BLOCK = 64 };
+void verify_block(const float *p, const float *q, const int32_t *draft, int n_draft, int n_vocab,
+                  const verify_rng *rng, verify_result *out);
+
 #endif

@@ -22,9 +22,13 @@ int32_t verify_mass_draw(const verify_mass *m, int n_vocab, double total, double
 /* Where a rule takes its random numbers from: uniform in (0, 1). */
 typedef double verify_uniform_fn(void *arg, td_stream stream, uint64_t position, uint32_t lane);
 
-/* verify_token itself, over any source of random numbers: td_uniform in the program; in the tests
- * one that walks through every branch and measures its share of the unit interval. */
+/* verify_token and verify_block themselves, over any source of random numbers: td_uniform in the
+ * program; in the tests one that walks through every branch and measures its share of the unit
+ * interval. */
 void verify_token_from(const float *p, const float *q, const int32_t *draft, int n_draft,
+                       int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,
+                       uint32_t lane, verify_result *out);
+void verify_block_from(const float *p, const float *q, const int32_t *draft, int n_draft,
                        int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,
                        uint32_t lane, verify_result *out);
 

@@ -1,6 +1,6 @@
 /* Acceptance rules: their law, to 1e-12, and with the program's own random numbers.
  *
- * The law. verify_token's body is run with a source of random numbers that the test controls.
+ * The law. A rule's body is run with a source of random numbers that the test controls.
  * Between two numbers asked for, what happens is a step function of the number; halving the 2^52
  * values that td_unit can give finds each step exactly, and so the probability of each outcome. No
  * part of the rule is written a second time here. A target and a draft are tables of random rows,
@@ -63,6 +63,62 @@ WRONG_RULE(residual_from_p, RESIDUAL_FROM_P)
 WRONG_RULE(accept_swapped, ACCEPT_SWAPPED)
 WRONG_RULE(one_number_twice, ONE_NUMBER_TWICE)
 WRONG_RULE(bonus_from_q, BONUS_FROM_Q)
+
+typedef enum wrong_block_kind {
+    UNSCALED_RESIDUAL, /* max(p - q, 0) whatever the weight (vllm-ascend, issue 7807) */
+    TARGET_RESIDUAL,   /* p, with the drafted token in it */
+    NO_RUNNING_MINIMUM,
+    FIRST_FAILURE_ENDS
+} wrong_block_kind;
+
+static void wrong_block(wrong_block_kind kind, const float *p, const float *q, const int32_t *draft,
+                        int n_draft, int n_vocab, verify_uniform_fn *uniform, void *arg,
+                        uint64_t position, uint32_t lane, verify_result *out) {
+    double weight[MAX_K + 1] = {1}, share[MAX_K + 1] = {1};
+    float rest[MAX_K][MAX_V];
+    for (int i = 0; i < n_draft; i++) {
+        const float *pi = p + i * n_vocab;
+        double of_p = 0, total = 0;
+        for (int t = 0; t < n_vocab; t++) {
+            const double qt = q ? q[i * n_vocab + t] : t == draft[i];
+            const double unscaled = fmax(pi[t] - qt, 0), scaled = fmax(weight[i] * pi[t] - qt, 0);
+            rest[i][t] = (float)(kind == UNSCALED_RESIDUAL ? unscaled
+                                 : kind == TARGET_RESIDUAL ? pi[t]
+                                                           : scaled);
+            of_p += rest[i][t];
+            total += scaled;
+            if (t != draft[i]) continue;
+            weight[i + 1] = weight[i] * pi[t] / qt;
+            if (kind != NO_RUNNING_MINIMUM) weight[i + 1] = fmin(weight[i + 1], 1);
+        }
+        if (!(of_p > 0)) memcpy(rest[i], pi, sizeof(float) * (size_t)n_vocab);
+        const double falls = 1 - fmin(weight[i], 1);
+        share[i] = total + falls > 0 ? total / (total + falls) : 1;
+    }
+    share[n_draft] = weight[n_draft];
+    int n = kind == FIRST_FAILURE_ENDS ? 0 : n_draft;
+    if (kind == FIRST_FAILURE_ENDS)
+        while (n < n_draft &&
+               uniform(arg, TD_STREAM_ACCEPT, position + (uint64_t)n, lane) <= share[n + 1])
+            n++;
+    else
+        while (n > 0 && uniform(arg, TD_STREAM_ACCEPT, position + (uint64_t)n - 1, lane) > share[n])
+            n--;
+    const td_stream stream = n == n_draft ? TD_STREAM_PLAIN : TD_STREAM_RESIDUAL;
+    const double v = uniform(arg, stream, position + (uint64_t)n, lane);
+    *out = (verify_result){n, verify_draw(n == n_draft ? p + n * n_vocab : rest[n], n_vocab, v)};
+}
+
+#define WRONG_BLOCK(name, kind)                                                                    \
+    static void name(const float *p, const float *q, const int32_t *draft, int n_draft,            \
+                     int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,        \
+                     uint32_t lane, verify_result *out) {                                          \
+        wrong_block(kind, p, q, draft, n_draft, n_vocab, uniform, arg, position, lane, out);       \
+    }
+WRONG_BLOCK(block_residual_unscaled, UNSCALED_RESIDUAL)
+WRONG_BLOCK(block_residual_from_p, TARGET_RESIDUAL)
+WRONG_BLOCK(block_without_minimum, NO_RUNNING_MINIMUM)
+WRONG_BLOCK(block_ends_at_failure, FIRST_FAILURE_ENDS)
 
 /* ---- a small world: a row for each prefix ---- */
 
@@ -133,7 +189,8 @@ typedef struct explorer {
     float p[(MAX_K + 1) * MAX_V], q[MAX_K * MAX_V];
     int32_t draft[MAX_K];
     int n_draft;
-    double *law; /* of w->k + 1 tokens */
+    double *law;        /* of w->k + 1 tokens */
+    double kept[MAX_K]; /* probability that more than i drafted tokens are accepted */
     uint64_t n_runs;
 } explorer;
 
@@ -157,7 +214,7 @@ static sight look_at(explorer *e, const tape *t, uint64_t i) {
 /* Adds `share` to all continuations of tokens[0..n) by plain draws. */
 static void complete(explorer *e, int32_t *tokens, int n, double share) {
     const world *w = e->w;
-    if (n == w->k + 1) {
+    if (n > w->k || n > MAX_K) { /* the second for gcc 12, which unrolls past the arrays */
         int code = 0;
         for (int i = 0; i < n; i++)
             code = code * w->v + tokens[i];
@@ -175,6 +232,8 @@ static void explore(explorer *e, const tape *t, double share) {
     if (now.end) {
         assert_in_range(now.result.n_accepted, 0, e->n_draft);
         assert_in_range(now.result.token, 0, e->w->v - 1);
+        for (int i = 0; i < now.result.n_accepted; i++)
+            e->kept[i] += share;
         int32_t tokens[MAX_K + 1];
         memcpy(tokens, e->draft, sizeof *tokens * (size_t)now.result.n_accepted);
         tokens[now.result.n_accepted] = now.result.token;
@@ -255,12 +314,13 @@ static void propose(explorer *e, int n, double share) {
     }
 }
 
-/* Largest difference between the law of what comes out and the target's own. */
-static double law_error(rule_fn *rule, const world *w, uint64_t *n_runs) {
+/* Largest difference between the law of what comes out and the target's own. kept: (MAX_K) out. */
+static double law_error(rule_fn *rule, const world *w, uint64_t *n_runs, double *kept) {
     double law[MAX_JOINT] = {0}, want[MAX_JOINT] = {0}, worst = 0;
     explorer e = {.rule = rule, .w = w, .law = law};
     propose(&e, 0, 1);
     *n_runs += e.n_runs;
+    memcpy(kept, e.kept, sizeof e.kept);
     int32_t tokens[MAX_K + 1];
     e.law = want;
     complete(&e, tokens, 0, 1);
@@ -326,29 +386,41 @@ static void random_world(world *w, rows kind, int v, int k, uint64_t *at) {
 
 static void law_is_the_targets(void **state) {
     (void)state;
+    static rule_fn *const rules[] = {verify_token_from, verify_block_from};
     uint64_t at = 0, n_runs = 0, n_worlds = 0;
-    double worst = 0;
+    double worst = 0, gain = 0;
     world w;
     for (int v = 2; v <= MAX_V; v++)
         for (int k = 1; k <= MAX_K; k++)
             for (int kind = 0; kind < N_ROWS; kind++)
                 for (int i = 0; i < (k == 3 ? 6 : 25); i++) {
                     random_world(&w, (rows)kind, v, k, &at);
-                    for (int cut = WHOLE; cut <= BY_PREFIX; cut++) {
-                        w.cut = (chain_cut)cut;
-                        w.point_mass = false;
-                        const double chain = law_error(verify_token_from, &w, &n_runs);
-                        w.point_mass = true;
-                        const double point = law_error(verify_token_from, &w, &n_runs);
-                        if (!(chain <= 1e-12 && point <= 1e-12))
-                            fail_msg("v %d k %d rows %d number %d cut %d: off by %g, point mass %g",
-                                     v, k, kind, i, cut, chain, point);
-                        worst = fmax(worst, fmax(chain, point));
-                        n_worlds += 2;
+                    for (int variant = 0; variant < 4; variant++) {
+                        w.cut = (chain_cut)(variant / 2);
+                        w.point_mass = variant % 2;
+                        double kept[2][MAX_K];
+                        for (int r = 0; r < 2; r++) {
+                            const double error = law_error(rules[r], &w, &n_runs, kept[r]);
+                            if (!(error <= 1e-12))
+                                fail_msg("%s: v %d k %d rows %d number %d variant %d: off by %g",
+                                         r ? "block" : "token", v, k, kind, i, variant, error);
+                            worst = fmax(worst, error);
+                        }
+                        /* Block verification keeps i tokens at least as often, at every i; a single
+                         * one, and point masses, just as often. */
+                        for (int n = 0; n < k; n++) {
+                            const double more = kept[1][n] - kept[0][n];
+                            assert_true(more > -1e-12);
+                            assert_true(more < 1e-12 || (k > 1 && !w.point_mass));
+                            gain = fmax(gain, more);
+                        }
+                        n_worlds++;
                     }
                 }
-    print_message("%llu worlds, %llu runs of the rule, largest difference %.1e\n",
-                  (unsigned long long)n_worlds, (unsigned long long)n_runs, worst);
+    print_message("%llu worlds, %llu runs of a rule, largest difference %.1e; block verification "
+                  "keeps a token up to %.3f more often\n",
+                  (unsigned long long)n_worlds, (unsigned long long)n_runs, worst, gain);
+    assert_true(gain > 0.05);
 }
 
 static void law_check_sees_wrong_rules(void **state) {
@@ -357,22 +429,32 @@ static void law_check_sees_wrong_rules(void **state) {
         const char *name;
         rule_fn *rule;
         chain_cut cut;
+        bool point_mass;
     } planted[] = {
-        {"residual taken from p", residual_from_p, WHOLE},
-        {"accept test with p and q swapped", accept_swapped, WHOLE},
-        {"one number for accept and residual", one_number_twice, WHOLE},
-        {"bonus from q", bonus_from_q, WHOLE},
-        {"low-q tokens dropped after sampling", verify_token_from, DROP_LOW_Q},
+        {"residual taken from p", residual_from_p, WHOLE, false},
+        {"accept test with p and q swapped", accept_swapped, WHOLE, false},
+        {"one number for accept and residual", one_number_twice, WHOLE, false},
+        {"bonus from q", bonus_from_q, WHOLE, false},
+        {"low-q tokens dropped after sampling", verify_token_from, DROP_LOW_Q, false},
+        {"block: residual without the weight", block_residual_unscaled, WHOLE, false},
+        {"block: residual taken from p", block_residual_from_p, WHOLE, false},
+        {"block: residual of a point mass from p", block_residual_from_p, WHOLE, true},
+        {"block: product without running minimum", block_without_minimum, WHOLE, false},
+        {"block: the first failure ends it", block_ends_at_failure, WHOLE, false},
+        {"block: low-q tokens dropped after sampling", verify_block_from, DROP_LOW_Q, false},
     };
     for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
         uint64_t at = 1000000, n_runs = 0;
-        for (int n = 0; n < 5; n++) {
+        double kept[MAX_K], most = 0;
+        for (int n = 0; n < 20; n++) {
             world w;
-            random_world(&w, NORMALISED, 3, 2, &at);
+            random_world(&w, n % 2 ? WITH_ZEROS : NORMALISED, 4, 2, &at);
             w.cut = planted[i].cut;
-            const double error = law_error(planted[i].rule, &w, &n_runs);
-            if (error < 1e-3) fail_msg("%s goes unseen: %g", planted[i].name, error);
+            w.point_mass = planted[i].point_mass;
+            most = fmax(most, law_error(planted[i].rule, &w, &n_runs, kept));
         }
+        print_message("%s: off by %.3f\n", planted[i].name, most);
+        assert_true(most > 5e-3);
     }
 }
 
@@ -383,13 +465,21 @@ static double philox(void *arg, td_stream stream, uint64_t position, uint32_t la
     return td_uniform(*seed, stream, position, lane);
 }
 
-/* verify_token as the program calls it, in the shape of the others. */
-static void as_shipped(const float *p, const float *q, const int32_t *draft, int n_draft,
-                       int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,
-                       uint32_t lane, verify_result *out) {
+/* The rules as the program calls them, in the shape of the others. */
+static void token_as_shipped(const float *p, const float *q, const int32_t *draft, int n_draft,
+                             int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,
+                             uint32_t lane, verify_result *out) {
     (void)uniform;
     const verify_rng rng = {.seed = *(uint64_t *)arg, .position = position, .lane = lane};
     verify_token(p, q, draft, n_draft, n_vocab, &rng, out);
+}
+
+static void block_as_shipped(const float *p, const float *q, const int32_t *draft, int n_draft,
+                             int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,
+                             uint32_t lane, verify_result *out) {
+    (void)uniform;
+    const verify_rng rng = {.seed = *(uint64_t *)arg, .position = position, .lane = lane};
+    verify_block(p, q, draft, n_draft, n_vocab, &rng, out);
 }
 
 enum { TOY_V = 3, TOY_K = 2, TOY_N = TOY_K + 2, TOY_CELLS = 81, TOY_SAMPLES = 200000 };
@@ -454,10 +544,13 @@ static double toy_z(rule_fn *rule, chain_cut cut, bool point_mass) {
 static void samples_follow_the_target(void **state) {
     (void)state;
     const double z[] = {
-        toy_z(as_shipped, WHOLE, false),
-        toy_z(as_shipped, WHOLE, true),
+        toy_z(token_as_shipped, WHOLE, false),
+        toy_z(token_as_shipped, WHOLE, true),
+        toy_z(block_as_shipped, WHOLE, false),
+        toy_z(block_as_shipped, WHOLE, true),
     };
-    print_message("z: drafts sampled %.2f, point masses %.2f\n", z[0], z[1]);
+    print_message("z: drafts sampled %.2f, point masses %.2f; block %.2f, %.2f\n", z[0], z[1], z[2],
+                  z[3]);
     for (size_t i = 0; i < sizeof z / sizeof *z; i++)
         assert_true(fabs(z[i]) < 4);
 }
@@ -465,14 +558,15 @@ static void samples_follow_the_target(void **state) {
 static void samples_show_wrong_rules(void **state) {
     (void)state;
     const double z[] = {
-        toy_z(residual_from_p, WHOLE, false),  toy_z(accept_swapped, WHOLE, false),
-        toy_z(one_number_twice, WHOLE, false), toy_z(bonus_from_q, WHOLE, false),
-        toy_z(as_shipped, DROP_LOW_Q, false),
+        toy_z(residual_from_p, WHOLE, false),       toy_z(accept_swapped, WHOLE, false),
+        toy_z(one_number_twice, WHOLE, false),      toy_z(bonus_from_q, WHOLE, false),
+        toy_z(token_as_shipped, DROP_LOW_Q, false), toy_z(block_residual_from_p, WHOLE, false),
+        toy_z(block_without_minimum, WHOLE, false),
     };
     print_message(
         "z: residual from p %.0f, swapped %.0f, one number twice %.0f, bonus from q %.0f, "
-        "low q dropped %.0f\n",
-        z[0], z[1], z[2], z[3], z[4]);
+        "low q dropped %.0f; block: residual from p %.0f, no minimum %.0f\n",
+        z[0], z[1], z[2], z[3], z[4], z[5], z[6]);
     for (size_t i = 0; i < sizeof z / sizeof *z; i++)
         assert_true(z[i] > 15);
 }
@@ -482,8 +576,10 @@ static void samples_show_wrong_rules(void **state) {
 typedef struct witness {
     uint64_t seed, position;
     uint32_t lane;
-    int n_draft, n_asked;
+    int n_draft;
+    unsigned tested; /* bit i: the accept test of draft i has asked */
     td_stream last;
+    uint64_t last_at;
 } witness;
 
 static double witness_uniform(void *arg, td_stream stream, uint64_t position, uint32_t lane) {
@@ -492,15 +588,14 @@ static double witness_uniform(void *arg, td_stream stream, uint64_t position, ui
     assert_int_not_equal(w->last, TD_STREAM_RESIDUAL); /* it was the last question */
     assert_int_not_equal(w->last, TD_STREAM_PLAIN);
     if (stream == TD_STREAM_ACCEPT) {
-        assert_true(w->n_asked < w->n_draft && position == w->position + (uint64_t)w->n_asked);
-    } else if (stream == TD_STREAM_RESIDUAL) {
-        assert_true(w->n_asked > 0 && position == w->position + (uint64_t)w->n_asked - 1);
+        assert_true(position - w->position < (uint64_t)w->n_draft);
+        const unsigned bit = 1u << (position - w->position);
+        assert_false(w->tested & bit);
+        w->tested |= bit;
     } else {
-        assert_int_equal(stream, TD_STREAM_PLAIN);
-        assert_true(w->n_asked == w->n_draft && position == w->position + (uint64_t)w->n_draft);
+        assert_true(stream == TD_STREAM_RESIDUAL || stream == TD_STREAM_PLAIN);
     }
-    w->n_asked++;
-    w->last = stream;
+    w->last = stream, w->last_at = position;
     return td_uniform(w->seed, stream, position, lane);
 }
 
@@ -510,7 +605,7 @@ static void streams_as_documented(void **state) {
     enum { V = 300, K = 5 };
     static float p[(K + 1) * V], q[K * V];
     int32_t draft[K];
-    int ends[K + 1] = {0};
+    int ends[2][K + 1] = {0};
     for (uint64_t t = 0; t < 3000; t++) {
         const int k = (int)(t % (K + 1));
         for (int i = 0; i < (k + 1) * V; i++) {
@@ -521,18 +616,23 @@ static void streams_as_documented(void **state) {
         for (int i = 0; i < k; i++)
             draft[i] =
                 verify_draw(q + i * V, V, td_uniform(t, TD_STREAM_DRAFT, 50 + (uint64_t)i, 3));
-        const bool point_mass = t % 7 == 0;
-        witness w = {.seed = t, .position = 50, .lane = 3, .n_draft = k};
-        verify_result want, got;
-        verify_token_from(p, point_mass ? NULL : q, draft, k, V, witness_uniform, &w, 50, 3, &want);
+        const float *given = t % 7 ? q : NULL;
         const verify_rng rng = {.seed = t, .position = 50, .lane = 3};
-        verify_token(p, point_mass ? NULL : q, draft, k, V, &rng, &got);
-        assert_int_equal(got.n_accepted, want.n_accepted);
-        assert_int_equal(got.token, want.token);
-        ends[got.n_accepted]++;
+        for (int block = 0; block < 2; block++) {
+            witness w = {.seed = t, .position = 50, .lane = 3, .n_draft = k};
+            verify_result want, got;
+            (block ? verify_block_from : verify_token_from)(p, given, draft, k, V, witness_uniform,
+                                                            &w, 50, 3, &want);
+            assert_int_equal(w.last_at, 50 + want.n_accepted);
+            assert_int_equal(w.last, want.n_accepted == k ? TD_STREAM_PLAIN : TD_STREAM_RESIDUAL);
+            (block ? verify_block : verify_token)(p, given, draft, k, V, &rng, &got);
+            assert_int_equal(got.n_accepted, want.n_accepted);
+            assert_int_equal(got.token, want.token);
+            ends[block][got.n_accepted]++;
+        }
     }
     for (int i = 0; i <= K; i++)
-        assert_true(ends[i] > 0);
+        assert_true(ends[0][i] > 0 && ends[1][i] > 0);
 }
 
 /* With nothing drafted a round is a plain draw: the same token as plain decoding takes. */
@@ -541,10 +641,12 @@ static void no_draft_is_a_plain_draw(void **state) {
     const float p[5] = {0.1f, 0.2f, 0, 0.3f, 0.4f};
     for (uint64_t t = 0; t < 1000; t++) {
         const verify_rng rng = {.seed = 4, .position = t, .lane = 2};
-        verify_result r;
-        verify_token(p, NULL, NULL, 0, 5, &rng, &r);
-        assert_int_equal(r.n_accepted, 0);
-        assert_int_equal(r.token, verify_draw(p, 5, td_uniform(4, TD_STREAM_PLAIN, t, 2)));
+        for (int block = 0; block < 2; block++) {
+            verify_result r;
+            (block ? verify_block : verify_token)(p, NULL, NULL, 0, 5, &rng, &r);
+            assert_int_equal(r.n_accepted, 0);
+            assert_int_equal(r.token, verify_draw(p, 5, td_uniform(4, TD_STREAM_PLAIN, t, 2)));
+        }
     }
 }
 
@@ -556,18 +658,44 @@ static void empty_residual_draws_p(void **state) {
     (void)state;
     const float p[2 * 3] = {0.25f, 0.75f, 1e-20f, 1, 0, 0}, q[3] = {0.25f, 0.75f, 2e-20f};
     const int32_t draft[1] = {2};
-    for (int i = 1; i < 100; i++) {
-        tape t = {.u = {0.9, i / 100.0}, .n = 2};
+    static rule_fn *const rules[] = {verify_token_from, verify_block_from};
+    for (int rule = 0; rule < 2; rule++) {
         verify_result r;
-        verify_token_from(p, q, draft, 1, 3, tape_uniform, &t, 0, 9, &r);
-        assert_int_equal(t.used, 2);
-        assert_int_equal(r.n_accepted, 0);
-        assert_int_equal(r.token, verify_draw(p, 3, i / 100.0));
+        for (int i = 1; i < 100; i++) {
+            tape t = {.u = {0.9, i / 100.0}, .n = 2};
+            rules[rule](p, q, draft, 1, 3, tape_uniform, &t, 0, 9, &r);
+            assert_int_equal(t.used, 2);
+            assert_int_equal(r.n_accepted, 0);
+            assert_int_equal(r.token, verify_draw(p, 3, i / 100.0));
+        }
+        tape t = {.u = {0.4, 0.5}, .n = 2}; /* and its accept test still works: p / q = 1/2 */
+        rules[rule](p, q, draft, 1, 3, tape_uniform, &t, 0, 9, &r);
+        assert_int_equal(r.n_accepted, 1);
     }
-    tape t = {.u = {0.4, 0.5}, .n = 2}; /* and its accept test still works: p / q = 1/2 */
-    verify_result r;
-    verify_token_from(p, q, draft, 1, 3, tape_uniform, &t, 0, 9, &r);
-    assert_int_equal(r.n_accepted, 1);
+}
+
+/* The longest chain that block verification takes, and a token in it that p forbids: nothing
+ * behind it stands, whatever the numbers. */
+static void block_at_full_length(void **state) {
+    (void)state;
+    enum { K = VERIFY_MAX_BLOCK };
+    float p[(K + 1) * 2], q[K * 2];
+    int32_t draft[K];
+    for (int i = 0; i <= K; i++)
+        p[2 * i] = p[2 * i + 1] = 0.5f;
+    for (int i = 0; i < K; i++)
+        q[2 * i] = q[2 * i + 1] = 0.5f, draft[i] = i % 2;
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        const verify_rng rng = {.seed = seed, .position = 7, .lane = 1};
+        verify_result r;
+        verify_block(p, q, draft, K, 2, &rng, &r);
+        assert_int_equal(r.n_accepted, K);
+        p[2 * 40 + draft[40]] = 0;
+        verify_block(p, q, draft, K, 2, &rng, &r);
+        p[2 * 40 + draft[40]] = 0.5f;
+        assert_int_equal(r.n_accepted, 40);
+        assert_int_equal(r.token, 1 - draft[40]);
+    }
 }
 
 static void certain_cases(void **state) {
@@ -592,11 +720,15 @@ static void certain_cases(void **state) {
         for (size_t i = 0; i < 6; i++)
             for (size_t j = 0; j < 6; j++) {
                 tape t = {.u = {td_unit(at[i] << 12), td_unit(at[j] << 12)}, .n = 2};
-                verify_result r;
-                verify_token_from(cases[c].p, cases[c].point_mass ? NULL : cases[c].q,
-                                  &cases[c].draft, 1, 3, tape_uniform, &t, 0, 9, &r);
-                assert_int_equal(r.n_accepted, cases[c].n_accepted);
-                assert_int_equal(r.token, cases[c].token);
+                for (int block = 0; block < 2; block++) {
+                    verify_result r;
+                    t.used = 0;
+                    (block ? verify_block_from
+                           : verify_token_from)(cases[c].p, cases[c].point_mass ? NULL : cases[c].q,
+                                                &cases[c].draft, 1, 3, tape_uniform, &t, 0, 9, &r);
+                    assert_int_equal(r.n_accepted, cases[c].n_accepted);
+                    assert_int_equal(r.token, cases[c].token);
+                }
             }
     }
 }
@@ -633,6 +765,7 @@ int main(void) {
         cmocka_unit_test(streams_as_documented),
         cmocka_unit_test(no_draft_is_a_plain_draw),
         cmocka_unit_test(empty_residual_draws_p),
+        cmocka_unit_test(block_at_full_length),
         cmocka_unit_test(certain_cases),
         cmocka_unit_test(greedy_accepts_the_common_prefix),
     };
