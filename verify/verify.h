@@ -113,4 +113,27 @@ enum { VERIFY_MAX_BLOCK = 64 };
 void verify_block(const float *p, const float *q, const int32_t *draft, int n_draft, int n_vocab,
                   const verify_rng *rng, verify_result *out);
 
+/* ---- the coupled rule: one noise for plain decoding, draft and target ----
+ * Daliri, Musco, Suresh, arXiv 2408.07978. Who draws the token at an absolute position of the text
+ * draws it with verify_coupled_draw: plain decoding, the draft from its q, the target from its p.
+ * The text is then a function of the seed and of p: the same with any draft, of any length, and
+ * with none. Never to be mixed with the rules above for one position: their proofs need drafts that
+ * are independent of their random numbers (trap 2). Two texts with one seed share their noise, so
+ * texts that are to differ need seeds that do. */
+
+/* Draws from probs / sum(probs) (n_vocab, sum above 0): the argmax of log p(x) + G(x), ties: the
+ * lower id, where the Gumbel noise G is a function of (seed, position, x) in TD_STREAM_GUMBEL.
+ * Never returns a token of probability 0. The draws from two rows agree with probability (1 - d) /
+ * (1 + d) or more, d being the rows' total variation distance. The same token on every machine.
+ * Pure: allocates nothing, cannot fail. */
+int32_t verify_coupled_draw(const float *probs, int n_vocab, uint64_t seed, uint64_t position);
+
+/* A chain under the coupled rule. p: (n_draft + 1, n_vocab) target probabilities, sums above 0;
+ * borrowed. draft: from anywhere, verify_coupled_draw of the draft's own rows agrees most often.
+ * position: of the first drafted token. Accepts while draft[i] is verify_coupled_draw's token of
+ * row i at position + i; out->token is that of row out->n_accepted. Rows behind it are not read.
+ * Pure: allocates nothing, cannot fail. Asserts n_draft >= 0. */
+void verify_coupled(const float *p, const int32_t *draft, int n_draft, int n_vocab, uint64_t seed,
+                    uint64_t position, verify_result *out);
+
 #endif

@@ -32,4 +32,7 @@ void verify_block_from(const float *p, const float *q, const int32_t *draft, int
                        int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,
                        uint32_t lane, verify_result *out);
 
+/* -log(1 - v) for a v that td_unit gives, to a relative 1e-15; the same bits on every machine. */
+double verify_exponential(double v);
+
 #endif

@@ -106,7 +106,18 @@ typedef enum td_stream {
     TD_STREAM_GUMBEL = 5    /* noise shared by draft and target (coupled rule) */
 } td_stream;
 
-void td_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+/* In the header, since in a loop over counters it runs in vector lanes: half the time of calls. */
+static inline void td_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    uint32_t k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1, c3 = (uint32_t)p0, c0 = n0, c2 = n2;
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
 /* 64 random bits as a number in (0, 1): (the upper 52 + 0.5) * 2^-52, exact. With 53 bits the half
  * would not fit into a double, and the highest value would round to 1. */
 static inline double td_unit(uint64_t bits) {
