@@ -81,7 +81,7 @@ def judge(record, name, path, tool, mean_bar, first_bar, max_bar, same_bar):
         sames.append(same)
         for cache, of_texts in others.items():
             kl, same, ref_ppl, got_ppl = compare(ref, tandem_logits(tool, path, ids, ref.shape[1], cache=cache), ids)
-            report(record_property, f"{name} {text} {cache}", kl, same, ref_ppl, got_ppl)
+            report(record, f"{name} {text} {cache}", kl, same, ref_ppl, got_ppl)
             of_texts.append(kl)
     kl, same = np.concatenate(kls), np.concatenate(sames)
     assert kl.min() > -1e-9  # a divergence: anything lower is an error of this test
