@@ -31,6 +31,7 @@ typedef struct draft_request {
     const int32_t *history;        /* the committed text, all of it, the last token included */
     int n_history;
     verify_rng rng;                /* position of the first drafted token; TD_STREAM_DRAFT only */
+    bool coupled;                  /* draw with the noise that the target will use (verify_coupled_draw) */
 } draft_request;
 
 typedef struct draft_ops {

@@ -146,9 +146,10 @@ static int32_t choose(draft_model *d, const draft_request *req, const verify_sam
     float *q = d->q + (size_t)i * (size_t)d->n_target;
     verify_probs(s, d->logits, d->n_common, req->history, req->n_history, path, i, d->sampling, q);
     memset(q + d->n_common, 0, (size_t)(d->n_target - d->n_common) * sizeof *q);
-    return verify_draw(
-        q, d->n_target,
-        td_uniform(req->rng.seed, TD_STREAM_DRAFT, req->rng.position + (uint64_t)i, req->rng.lane));
+    const verify_rng *r = &req->rng;
+    const uint64_t position = r->position + (uint64_t)i;
+    if (req->coupled) return verify_coupled_draw(q, d->n_target, r->seed, position);
+    return verify_draw(q, d->n_target, td_uniform(r->seed, TD_STREAM_DRAFT, position, r->lane));
 }
 
 static td_code propose(draft *base, const draft_request *req, draft_proposal *out, td_error *err) {

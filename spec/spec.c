@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static_assert((int)DRAFT_MAX <= (int)VERIFY_MAX_BLOCK, "a block holds the longest draft");
+
 struct spec {
     target *t; /* borrowed */
     draft *d;  /* borrowed; NULL: plain decoding */
@@ -219,7 +221,8 @@ static td_code draft_round(spec *s, int k, const verify_rng *rng, td_error *err)
                                .sampler = &s->params.sampler,
                                .history = s->text,
                                .n_history = s->n,
-                               .rng = *rng};
+                               .rng = *rng,
+                               .coupled = s->params.rule == VERIFY_COUPLED};
     td_code rc = draft_propose(s->d, &req, &s->proposal, err);
     if (rc) return rc;
     assert(s->proposal.n >= 0 && s->proposal.n <= k);
@@ -250,7 +253,16 @@ static void accept_sampled(spec *s, const float *logits, const verify_rng *rng,
         verify_probs(&s->params.sampler, logits + at, s->n_vocab, s->text, s->n, x->token, i,
                      s->sampling, s->p + at);
     }
-    verify_token(s->p, x->q, x->token, x->n, s->n_vocab, rng, out);
+    switch (s->params.rule) {
+    case VERIFY_TOKEN:
+        verify_token(s->p, x->q, x->token, x->n, s->n_vocab, rng, out);
+        break;
+    case VERIFY_BLOCK:
+        verify_block(s->p, x->q, x->token, x->n, s->n_vocab, rng, out);
+        break;
+    case VERIFY_COUPLED:
+        verify_coupled(s->p, x->token, x->n, s->n_vocab, rng->seed, rng->position, out);
+    }
 }
 
 td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {

@@ -18,6 +18,7 @@ typedef struct spec spec;
 
 typedef struct spec_params {
     verify_sampler sampler; /* arrays borrowed until the next begin */
+    verify_rule rule;       /* with a temperature above 0 */
     uint64_t seed;
     int draft_max;          /* 0: plain decoding */
 } spec_params;

@@ -61,8 +61,13 @@ static td_code check_options(const td_session *s, const td_generate_options *o, 
 /* The public sampler as verify's, with the end tokens forbidden where asked for. */
 static td_code make_params(td_session *s, const td_generate_options *o, spec_params *out,
                            td_error *err) {
+    static const verify_rule rules[] = {[TD_VERIFY_BLOCK] = VERIFY_BLOCK,
+                                        [TD_VERIFY_TOKEN] = VERIFY_TOKEN,
+                                        [TD_VERIFY_COUPLED] = VERIFY_COUPLED};
     const td_sampling *p = &o->sampling;
     const td_model *m = s->target_model;
+    if ((unsigned)o->verify >= sizeof rules / sizeof *rules)
+        return td_fail(err, TD_E_ARG, "acceptance rule %d is unknown", (int)o->verify);
     if (p->n_bias < 0 || (p->n_bias > 0 && !p->bias))
         return td_fail(err, TD_E_ARG, "a list of %d logit biases makes no sense", p->n_bias);
     const size_t n = (size_t)p->n_bias + (o->ignore_eos ? m->n_ends : 0);
@@ -82,6 +87,7 @@ static td_code make_params(td_session *s, const td_generate_options *o, spec_par
                                      .repeat_last_n = p->repeat_last_n,
                                      .bias = s->bias,
                                      .n_bias = (int)n},
+                         .rule = rules[o->verify],
                          .seed = p->seed,
                          .draft_max = s->d ? o->draft_max : 0};
     return TD_OK;

@@ -179,6 +179,16 @@ typedef struct td_sampling {
     uint64_t seed;
 } td_sampling;
 
+/* How sampled drafts are accepted (temperature > 0; greedy decoding has one way only). The law of the text is
+ * the target's under each. */
+typedef enum td_verify {
+    TD_VERIFY_BLOCK = 0, /* block verification (arXiv 2403.10444): keeps most; the text hangs on what was
+                            drafted, so that a seed gives the same text only with the same draft and lengths */
+    TD_VERIFY_TOKEN,     /* token by token (arXiv 2211.17192) */
+    TD_VERIFY_COUPLED    /* draft and target share their noise (arXiv 2408.07978): a seed gives one text, with
+                            any draft of any length and without */
+} td_verify;
+
 typedef enum td_stop_reason {
     TD_STOP_NONE = 0,
     TD_STOP_EOS,       /* an end token; not part of the text */
@@ -191,6 +201,7 @@ TD_API const char *td_stop_reason_name(td_stop_reason r); /* "eos", "stop", "len
 
 typedef struct td_generate_options {
     td_sampling sampling;
+    td_verify verify;
     int n_predict;             /* tokens at most; -1: until the context is full */
     int draft_max;             /* tokens drafted a round; 0: no speculation; <= the session's draft_max. Without a
                                   draft model nothing is drafted */

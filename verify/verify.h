@@ -66,6 +66,14 @@ int32_t verify_draw(const float *probs, int n_vocab, double u);
 
 /* ---- acceptance ---- */
 
+/* How a sampled proposal is accepted; greedy decoding (temperature 0) has one way only. The law of
+ * the text is the target's under each. */
+typedef enum verify_rule {
+    VERIFY_BLOCK = 0, /* keeps most */
+    VERIFY_TOKEN,
+    VERIFY_COUPLED    /* the text is a function of the seed, whatever was drafted */
+} verify_rule;
+
 typedef struct verify_result {
     int n_accepted; /* drafted tokens kept, 0..n_draft */
     int32_t token;  /* the target's own token after them */

@@ -34,6 +34,15 @@ typedef enum cli_mode {
     CLI_COST = 8
 } cli_mode;
 
+/* --verify; what it says by default depends on --seed. */
+typedef enum cli_verify {
+    CLI_VERIFY_DEFAULT,
+    CLI_VERIFY_GREEDY,
+    CLI_VERIFY_TOKEN,
+    CLI_VERIFY_BLOCK,
+    CLI_VERIFY_COUPLED
+} cli_verify;
+
 /* Everything the options can say; unset pointers are NULL. Strings are argv's own, or are freed by
  * cli_args_free where --escape rewrote them. */
 typedef struct cli_args {
@@ -49,6 +58,7 @@ typedef struct cli_args {
     /* generating; bias, stops, k are (n_bias), (n_stops), (n_k) */
     int n_predict;
     td_sampling sampling;
+    cli_verify verify;
     bool ignore_eos, no_draft;
     td_logit_bias bias[CLI_LIST_MAX];
     const char *stops[CLI_LIST_MAX];
@@ -77,6 +87,8 @@ int cli_parse(cli_args *a, cli_command command, int argc, char **argv);
 void cli_args_free(cli_args *a);
 
 const char *cli_kv_type_name(td_kv_type type);
+/* The rule in use: "greedy", "token" ... */
+const char *cli_verify_name(const cli_args *a);
 
 /* Each takes parsed arguments and returns the exit code. */
 int cli_run(cli_args *a);

@@ -47,6 +47,9 @@ int cli_check_bias(const cli_args *a, const td_model *m) {
 void cli_generate_options(td_generate_options *opt, const cli_args *a) {
     td_generate_defaults(opt);
     opt->sampling = a->sampling;
+    opt->verify = a->verify == CLI_VERIFY_COUPLED ? TD_VERIFY_COUPLED
+                  : a->verify == CLI_VERIFY_TOKEN ? TD_VERIFY_TOKEN
+                                                  : TD_VERIFY_BLOCK;
     opt->sampling.bias = a->bias;
     opt->sampling.n_bias = a->n_bias;
     opt->n_predict = a->n_predict;

@@ -20,6 +20,7 @@ typedef enum kind {
     BIAS,     /* one more TOKEN+BIAS */
     SEED,     /* uint64_t, or -1 */
     KV_TYPE,
+    VERIFY,
     CONTEXT,   /* run: one number; bench: a list */
     DRAFT_MAX, /* the same */
     ROWS,      /* a list */
@@ -91,6 +92,10 @@ static const option options[] = {
     {"Speculation", "-k --draft --draft-n --draft-max", "N",
      "tokens to draft a pass at most, 0 to 64; default 3. bench: a list such as 2,4,8", BOTH,
      DRAFT_MAX, 0, 0, TD_MAX_DRAFT},
+    {"Speculation", "--verify", "RULE",
+     "how sampled drafts are accepted: block, token, or coupled, with which a seed gives one text, "
+     "drafts or none; default: coupled with --seed or without a draft, else block",
+     BOTH, VERIFY, AT(verify)},
     {"Speculation", "--no-draft", NULL, "decode plainly; -md is not loaded", CLI_RUN, FLAG,
      AT(no_draft)},
     {"Measuring", "--runs", "N",
@@ -136,7 +141,7 @@ static const option options[] = {
      "add to the logit of a token id: 15043+1.5; 15043-inf forbids it; may be given many times",
      BOTH, BIAS, 0},
     {"Sampling", "-s --seed", "N",
-     "the same seed and options give the same text; -1: a new one each time; default -1", BOTH,
+     "the same seed gives the same text, with any draft; -1: a new one each time; default -1", BOTH,
      SEED, AT(sampling.seed)},
 
     {"Output", "--format", "FORMAT",
@@ -369,6 +374,24 @@ static int set_kv_type(td_kv_type *type, const char *name, const char *value) {
     return cli_misuse("%s takes f32, f16, q8_0 or q4_0, not '%s'", name, value);
 }
 
+static const char *const verify_rules[] = {[CLI_VERIFY_GREEDY] = "greedy",
+                                           [CLI_VERIFY_TOKEN] = "token",
+                                           [CLI_VERIFY_BLOCK] = "block",
+                                           [CLI_VERIFY_COUPLED] = "coupled"};
+
+const char *cli_verify_name(const cli_args *a) {
+    return verify_rules[a->sampling.temperature == 0 ? CLI_VERIFY_GREEDY : a->verify];
+}
+
+static int set_verify(cli_verify *rule, const char *name, const char *value) {
+    for (int i = CLI_VERIFY_GREEDY; i <= CLI_VERIFY_COUPLED; i++)
+        if (!strcmp(value, verify_rules[i])) {
+            *rule = (cli_verify)i;
+            return CLI_OK;
+        }
+    return cli_misuse("%s takes block, token, coupled or greedy, not '%s'", name, value);
+}
+
 static int set(cli_args *a, const option *o, const char *name, const char *value) {
     void *field = (char *)a + o->offset;
     switch (o->kind) {
@@ -391,6 +414,8 @@ static int set(cli_args *a, const option *o, const char *name, const char *value
         return set_seed(field, name, value);
     case KV_TYPE:
         return set_kv_type(field, name, value);
+    case VERIFY:
+        return set_verify(field, name, value);
     case CONTEXT:
         if (a->command != CLI_BENCH) return set_int(field, o, name, value);
         return set_list(a->contexts, &a->n_contexts, CLI_LIST_MAX, o, name, value, o->min);
@@ -531,6 +556,12 @@ static int check_together(cli_args *a, const bool *given) {
         return cli_misuse("-k needs a draft model: -md FILE");
     if (a->mode == CLI_COMPARE && !a->draft)
         return cli_misuse("bench compares with a draft model: -md FILE");
+    if (a->verify == CLI_VERIFY_GREEDY && a->sampling.temperature != 0)
+        return cli_misuse("--verify greedy is the rule of --temp 0; for samples: block, token or "
+                          "coupled");
+    if (a->verify == CLI_VERIFY_DEFAULT)
+        a->verify = a->sampling.seed != UINT64_MAX || !a->draft || a->no_draft ? CLI_VERIFY_COUPLED
+                                                                               : CLI_VERIFY_BLOCK;
     if (a->command == CLI_BENCH && a->n_predict < 1)
         return cli_misuse("-n: bench needs at least one token to time");
     return CLI_OK;

@@ -75,8 +75,9 @@ void cli_report_print(FILE *f, const cli_report *r) {
     if (draft)
         fprintf(f, "; draft %s + KV %s", cli_size(c, draft->weight_bytes),
                 cli_size(d, td_session_kv_bytes(r->session, true)));
-    fprintf(f, "\nstop     %s; seed %llu; %s, %d thread%s\n", td_stop_reason_name(s->stop),
-            (unsigned long long)r->args->sampling.seed, r->models->cpu, target->n_threads,
+    fprintf(f, "\nstop     %s; %s, seed %llu; %s, %d thread%s\n", td_stop_reason_name(s->stop),
+            cli_verify_name(r->args), (unsigned long long)r->args->sampling.seed, r->models->cpu,
+            target->n_threads,
             target->n_threads == 1 ? "" : "s");
 }
 
@@ -107,7 +108,7 @@ static json_t *settings(const cli_report *r) {
     /* As text: a seed may be larger than the whole numbers that readers of JSON keep exactly. */
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)a->sampling.seed);
-    return json_pack("{s:i, s:i, s:s, s:s, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:s}",
+    return json_pack("{s:i, s:i, s:s, s:s, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:s, s:s}",
                      "n_predict", a->n_predict, "n_ctx", td_session_n_ctx(r->session),
                      "cache_type_k", cli_kv_type_name(a->cache_type_k), "cache_type_v",
                      cli_kv_type_name(a->cache_type_v), "temperature",
@@ -116,7 +117,7 @@ static json_t *settings(const cli_report *r) {
                      "repeat_penalty", (double)a->sampling.repeat_penalty, "presence_penalty",
                      (double)a->sampling.presence_penalty, "frequency_penalty",
                      (double)a->sampling.frequency_penalty, "repeat_last_n",
-                     a->sampling.repeat_last_n, "seed", seed);
+                     a->sampling.repeat_last_n, "seed", seed, "verify", cli_verify_name(a));
 }
 
 static json_t *speculation(const cli_report *r) {

@@ -207,7 +207,29 @@ def test_a_seed_repeats_a_text(smol, tmp_path):
     assert sampled("--seed", seed) == (first, seed)
     again, other = sampled("--seed", "-1")
     assert other != seed and again != first
-    assert sampled("-md", smol, "-s", "7")[0] == sampled("-md", smol, "-s", "7")[0]
+
+
+def test_a_seed_is_one_text_with_any_draft(smol):
+    def sampled(*args):
+        return text(smol, "-p", PROMPT, "-n", "48", "--temp", "0.7", "--top-p", "0.9", "--repeat-penalty", "1.1",
+                    "--presence-penalty", "0.2", "--frequency-penalty", "0.1", "--seed", "7", *args)
+
+    plain = sampled("-t", "1")
+    assert plain and plain != sampled("--seed", "8")
+    for k in (1, 2, 3, 5, 8):
+        for threads in (1, 2):
+            assert sampled("-md", smol, "-k", k, "-t", threads) == plain
+    # The other rules repeat themselves, and have texts of their own.
+    for rule in ("token", "block"):
+        one = sampled("-md", smol, "-k", "4", "--verify", rule)
+        assert one == sampled("-md", smol, "-k", "4", "--verify", rule) != plain
+
+
+def test_verify_says_what_it_takes(smol):
+    result = tandem("run", "-m", smol, "-p", PROMPT, "--verify", "nothing")
+    assert result.returncode == 2 and b"block, token, coupled or greedy" in result.stderr
+    result = tandem("run", "-m", smol, "-p", PROMPT, "--verify", "greedy", "--temp", "0.5")
+    assert result.returncode == 2 and b"--temp 0" in result.stderr
 
 
 def test_sampler_flags_reach_the_sampler(smol, plain):

@@ -32,6 +32,11 @@ static const verify_sampler sampler = {.temperature = 0.9f,
                                        .frequency_penalty = 0.4f,
                                        .repeat_last_n = 4};
 
+static const verify_rule rules[] = {VERIFY_TOKEN, VERIFY_BLOCK, VERIFY_COUPLED};
+static const char *const rule_names[] = {
+    [VERIFY_TOKEN] = "token", [VERIFY_BLOCK] = "block", [VERIFY_COUPLED] = "coupled"};
+enum { N_RULES = sizeof rules / sizeof *rules };
+
 static const int32_t prompt[N_PROMPT] = {1, 3, 0, 2, 2};
 
 /* The law after a text, from a pass over the whole of it. */
@@ -70,12 +75,12 @@ static void exact_law(const tiny *m, double cell[N_CELLS]) {
     tiny_pair_close(&p);
 }
 
-static void sample(tiny_pair *p, int k, int n_samples, double count[N_CELLS]) {
+static void sample(tiny_pair *p, int k, verify_rule rule, int n_samples, double count[N_CELLS]) {
     td_error err = {0};
     memset(count, 0, N_CELLS * sizeof *count);
     for (int i = 0; i < n_samples; i++) {
         const spec_params params = {
-            .sampler = sampler, .seed = (uint64_t)i * 977 + 5, .draft_max = k};
+            .sampler = sampler, .rule = rule, .seed = (uint64_t)i * 977 + 5, .draft_max = k};
         if (spec_begin(p->s, prompt, N_PROMPT, &params, NULL, NULL, NULL, &err))
             fail_msg("%s", err.msg);
         while (spec_n_tokens(p->s) < N_PROMPT + 3) {
@@ -120,12 +125,14 @@ static void sampled_text_has_the_targets_law(void **state) {
     exact_law(&target_model, want);
     tiny_pair p;
     tiny_pair_open(&p, &target_model, &draft_model, &(tiny_setup){.n_ctx = 32, .max_draft = 3});
-    for (int k = 0; k <= 3; k++) {
-        sample(&p, k, N_SAMPLES, count);
-        const double z = deviation(want, count, N_SAMPLES);
-        print_message("k = %d: %d samples, z = %.2f\n", k, N_SAMPLES, z);
-        assert_true(fabs(z) < 4);
-    }
+    for (size_t i = 0; i < N_RULES; i++)
+        for (int k = 0; k <= 3; k++) {
+            sample(&p, k, rules[i], N_SAMPLES, count);
+            const double z = deviation(want, count, N_SAMPLES);
+            print_message("%s, k = %d: %d samples, z = %.2f\n", rule_names[rules[i]], k, N_SAMPLES,
+                          z);
+            assert_true(fabs(z) < 4);
+        }
     tiny_pair_close(&p);
     tiny_close(&draft_model);
     tiny_close(&target_model);
@@ -186,7 +193,9 @@ static void planted_mistakes_are_caught(void **state) {
     tiny_open(&target_model, &target_params);
     tiny_open(&draft_model, &draft_params);
     exact_law(&target_model, want);
-    for (int mistake = 0; mistake < 2; mistake++) {
+    for (int i = 0; i < 4; i++) {
+        const int mistake = i % 2;
+        const verify_rule rule = i / 2 ? VERIFY_BLOCK : VERIFY_TOKEN;
         planted *x = td_calloc(1, sizeof *x);
         assert_non_null(x);
         *x = (planted){.base.ops = &ops, .drops = mistake == 0, .misreports = mistake == 1};
@@ -196,9 +205,9 @@ static void planted_mistakes_are_caught(void **state) {
         tiny_pair p;
         tiny_pair_open_with(&p, &target_model, &x->base,
                             &(tiny_setup){.n_ctx = 32, .max_draft = 3});
-        sample(&p, 2, N_SAMPLES, count);
+        sample(&p, 2, rule, N_SAMPLES, count);
         const double z = deviation(want, count, N_SAMPLES);
-        print_message("%s: z = %.2f\n", mistake ? "misreports q" : "drops unlikely tokens", z);
+        print_message("%s, %s: z = %.2f\n", rule_names[rule], mistake ? "misreports q" : "drops unlikely tokens", z);
         assert_true(z > 8);
         tiny_pair_close(&p);
     }
@@ -214,12 +223,15 @@ static void own_draft_is_always_accepted(void **state) {
     td_error err = {0};
     tiny_open(&m, &target_params);
     tiny_pair_open(&p, &m, &m, &(tiny_setup){.n_ctx = 128, .max_draft = 5});
-    const spec_params params = {.sampler = sampler, .seed = 3, .draft_max = 5};
-    assert_int_equal(spec_begin(p.s, prompt, N_PROMPT, &params, NULL, NULL, NULL, &err), TD_OK);
-    for (int i = 0; i < 20; i++) {
-        spec_round r;
-        assert_int_equal(spec_step(p.s, 0, &r, &err), TD_OK);
-        assert_int_equal(r.n_accepted, 5);
+    for (size_t rule = 0; rule < N_RULES; rule++) {
+        const spec_params params = {
+            .sampler = sampler, .rule = rules[rule], .seed = 3, .draft_max = 5};
+        assert_int_equal(spec_begin(p.s, prompt, N_PROMPT, &params, NULL, NULL, NULL, &err), TD_OK);
+        for (int i = 0; i < 20; i++) {
+            spec_round r;
+            assert_int_equal(spec_step(p.s, 0, &r, &err), TD_OK);
+            assert_int_equal(r.n_accepted, 5);
+        }
     }
     tiny_pair_close(&p);
     tiny_close(&m);
@@ -250,12 +262,44 @@ static void same_seed_same_text(void **state) {
     tiny_close(&target_model);
 }
 
+/* Under the coupled rule the text follows from the seed: not from the draft, its length, nor where rounds end. */
+static void coupled_text_is_the_seeds(void **state) {
+    (void)state;
+    tiny target_model, draft_model;
+    tiny_pair p;
+    tiny_open(&target_model, &target_params);
+    tiny_open(&draft_model, &draft_params);
+    tiny_pair_open(&p, &target_model, &draft_model, &(tiny_setup){.n_ctx = 128, .max_draft = 8});
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        int32_t plain[128];
+        for (int k = 0; k <= 8; k++) {
+            const spec_params params = {
+                .sampler = sampler, .rule = VERIFY_COUPLED, .seed = seed, .draft_max = k};
+            td_error err = {0};
+            assert_int_equal(spec_begin(p.s, prompt, N_PROMPT, &params, NULL, NULL, NULL, &err),
+                             TD_OK);
+            for (int round = 0; spec_n_tokens(p.s) < 120; round++) {
+                spec_round r;
+                assert_int_equal(spec_step(p.s, 120 - spec_n_tokens(p.s), &r, &err), TD_OK);
+                if (round % 7 == 3)
+                    assert_int_equal(spec_cut(p.s, spec_n_tokens(p.s) - 1, &err), TD_OK);
+            }
+            if (!k) memcpy(plain, spec_tokens(p.s), 120 * sizeof *plain);
+            assert_memory_equal(plain, spec_tokens(p.s), 120 * sizeof *plain);
+        }
+    }
+    tiny_pair_close(&p);
+    tiny_close(&draft_model);
+    tiny_close(&target_model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sampled_text_has_the_targets_law),
         cmocka_unit_test(planted_mistakes_are_caught),
         cmocka_unit_test(own_draft_is_always_accepted),
         cmocka_unit_test(same_seed_same_text),
+        cmocka_unit_test(coupled_text_is_the_seeds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
