@@ -24,6 +24,14 @@ typedef struct draft_proposal {
                                  Owned by the drafter until its next call */
 } draft_proposal;
 
+/* How far a draft goes on is asked for token by token, before each is drawn: `confidence` is the highest
+ * probability of the law that token i is to be drawn from. */
+typedef enum draft_answer {
+    DRAFT_STOP, /* leave this token out */
+    DRAFT_LAST, /* draw it; it is the last */
+    DRAFT_GO_ON
+} draft_answer;
+
 /* What a round may use. */
 typedef struct draft_request {
     int max_tokens;                /* 0..DRAFT_MAX */
@@ -31,6 +39,10 @@ typedef struct draft_request {
     const int32_t *history;        /* the committed text, all of it, the last token included */
     int n_history;
     verify_rng rng;                /* position of the first drafted token; TD_STREAM_DRAFT only */
+    draft_answer (*ask)(void *user, int i, float confidence); /* NULL: max_tokens are wanted */
+    void *user;
+    int max_read; /* of the text, a drafter that was left behind should read the last so many tokens at most;
+                     0: all of it */
     bool coupled;                  /* draw with the noise that the target will use (verify_coupled_draw) */
 } draft_request;
 

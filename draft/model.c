@@ -35,6 +35,9 @@ typedef struct draft_model {
     int n_common;    /* ids that both have */
     int n_text;      /* committed tokens */
     int n_committed; /* cache positions that hold them; behind them: the proposal's */
+    /* A drafter that was left behind may leave a gap in the text it has read: cache position i holds token i of the
+     * text before gap_at, token i + n_skipped from there on. n_skipped 0: no gap. */
+    int gap_at, n_skipped;
 } draft_model;
 
 static int cache_len(const draft_model *d) {
@@ -62,12 +65,19 @@ static size_t memory(const draft *base) {
 static void cut(draft_model *d, int n) {
     if (n < cache_len(d) && !kv_seq_truncate(d->kv, d->seq, n)) kv_seq_truncate(d->kv, d->seq, 0);
     if (d->n_committed > cache_len(d)) d->n_committed = cache_len(d);
+    if (d->n_skipped && cache_len(d) <= d->gap_at) d->n_skipped = 0;
+}
+
+/* Committed tokens that the cache lacks, a gap aside. */
+static int n_unread(const draft_model *d) {
+    return d->n_text - d->n_skipped - d->n_committed;
 }
 
 /* Also the last token of the text, where a failed round left it read: its logits will be asked for
  * again. */
 static void drop_proposal(draft_model *d) {
-    cut(d, d->n_committed < d->n_text ? d->n_committed : d->n_text ? d->n_text - 1 : 0);
+    const int n_read = d->n_text - d->n_skipped;
+    cut(d, d->n_committed < n_read ? d->n_committed : n_read ? n_read - 1 : 0);
 }
 
 /* Reads tokens[0..n), n <= pass_rows, into the cache; logits of the last when wanted. */
@@ -88,7 +98,7 @@ static td_code pass(draft_model *d, const int32_t *tokens, int n, float *logits,
 /* Reads text up to position end (exclusive) in chunks; logits of the last when wanted. */
 static td_code catch_up(draft_model *d, const int32_t *text, int end, float *logits,
                         bool (*progress)(void *, int), void *user, td_error *err) {
-    for (int at; (at = cache_len(d)) < end;) {
+    for (int at; (at = cache_len(d) + d->n_skipped) < end;) {
         const int n = end - at < d->pass_rows ? end - at : d->pass_rows;
         td_code rc = pass(d, text + at, n, at + n == end ? logits : NULL, err);
         if (rc) return rc;
@@ -107,15 +117,22 @@ static bool can_read(const draft_model *d, const int32_t *tokens, int n) {
     return true;
 }
 
+/* Cache positions that hold tokens[0..n), in place. A gap stays where both sides of it agree. */
+static int n_common(const draft_model *d, const int32_t *tokens, int n) {
+    int i = 0;
+    for (; i < d->n_committed; i++) {
+        const int at = d->n_skipped && i >= d->gap_at ? i + d->n_skipped : i;
+        if (at >= n || d->held[i] != tokens[at]) break;
+    }
+    return i;
+}
+
 static td_code begin(draft *base, const int32_t *tokens, int n, bool (*progress)(void *, int),
                      void *user, td_error *err) {
     draft_model *d = (draft_model *)base;
     assert(n >= 1);
     drop_proposal(d);
-    int common = 0;
-    while (common < d->n_committed && common < n - 1 && d->held[common] == tokens[common])
-        common++;
-    cut(d, common);
+    cut(d, n_common(d, tokens, n - 1));
     d->n_text = n;
     /* What does not fit cannot be drafted from: reading a part of it would only cost time. */
     if (n > d->n_ctx || !can_read(d, tokens, n)) return TD_OK;
@@ -137,19 +154,44 @@ static td_code own_sampler(draft_model *d, const verify_sampler *s, verify_sampl
     return TD_OK;
 }
 
-/* Token i of the proposal from the draft's logits. */
-static int32_t choose(draft_model *d, const draft_request *req, const verify_sampler *s,
-                      const int32_t *path, int i) {
-    if (s->temperature == 0)
-        return verify_argmax(s, d->logits, d->n_common, req->history, req->n_history, path, i,
-                             d->sampling);
-    float *q = d->q + (size_t)i * (size_t)d->n_target;
-    verify_probs(s, d->logits, d->n_common, req->history, req->n_history, path, i, d->sampling, q);
-    memset(q + d->n_common, 0, (size_t)(d->n_target - d->n_common) * sizeof *q);
+/* Token i of the proposal from the draft's logits, and whether it is to be drawn at all. */
+static draft_answer choose(draft_model *d, const draft_request *req, const verify_sampler *s,
+                           draft_proposal *out, int i) {
     const verify_rng *r = &req->rng;
     const uint64_t position = r->position + (uint64_t)i;
-    if (req->coupled) return verify_coupled_draw(q, d->n_target, r->seed, position);
-    return verify_draw(q, d->n_target, td_uniform(r->seed, TD_STREAM_DRAFT, position, r->lane));
+    if (s->temperature == 0) {
+        out->token[i] = verify_argmax(s, d->logits, d->n_common, req->history, req->n_history,
+                                      out->token, i, d->sampling);
+        return req->ask ? req->ask(req->user, i,
+                                   verify_confidence(d->logits, d->n_common, out->token[i]))
+                        : DRAFT_GO_ON;
+    }
+    float *q = d->q + (size_t)i * (size_t)d->n_target;
+    verify_probs(s, d->logits, d->n_common, req->history, req->n_history, out->token, i,
+                 d->sampling, q);
+    memset(q + d->n_common, 0, (size_t)(d->n_target - d->n_common) * sizeof *q);
+    draft_answer answer = DRAFT_GO_ON;
+    if (req->ask) {
+        float most = 0;
+        for (int x = 0; x < d->n_common; x++)
+            most = q[x] > most ? q[x] : most;
+        answer = req->ask(req->user, i, most);
+    }
+    if (answer == DRAFT_STOP) return answer; /* before it is drawn: trap 1 */
+    out->token[i] = req->coupled ? verify_coupled_draw(q, d->n_target, r->seed, position)
+                                 : verify_draw(q, d->n_target,
+                                               td_uniform(r->seed, TD_STREAM_DRAFT, position,
+                                                          r->lane));
+    return answer;
+}
+
+/* Leaves out what lies between the text held and its last n tokens. One gap at a time: what stood behind an older one
+ * goes, too. */
+static void skip(draft_model *d, int n) {
+    if (d->n_skipped) cut(d, d->gap_at);
+    if (n_unread(d) <= n) return;
+    d->gap_at = cache_len(d);
+    d->n_skipped = d->n_text - n - d->gap_at;
 }
 
 static td_code propose(draft *base, const draft_request *req, draft_proposal *out, td_error *err) {
@@ -158,20 +200,25 @@ static td_code propose(draft *base, const draft_request *req, draft_proposal *ou
     drop_proposal(d);
     out->n = 0;
     out->q = req->sampler->temperature > 0 ? d->q : NULL;
+    if (req->max_read > 0 && n_unread(d) > req->max_read) skip(d, req->max_read);
     int n = req->max_tokens < d->max_tokens ? req->max_tokens : d->max_tokens;
-    if (n > d->n_ctx + 1 - d->n_text) n = d->n_ctx + 1 - d->n_text; /* the last is not read */
-    if (n <= 0 || !can_read(d, req->history + d->n_committed, d->n_text - d->n_committed))
-        return TD_OK;
+    const int room = d->n_ctx + 1 - (d->n_text - d->n_skipped); /* the last is not read */
+    if (n > room) n = room;
+    if (n <= 0 || !can_read(d, req->history + d->n_text - n_unread(d), n_unread(d))) return TD_OK;
     verify_sampler s;
     td_code rc = own_sampler(d, req->sampler, &s, err);
     if (rc || (rc = catch_up(d, req->history, d->n_text, d->logits, NULL, NULL, err))) return rc;
     for (int i = 0;; i++) {
-        out->token[i] = choose(d, req, &s, out->token, i);
+        const draft_answer answer = choose(d, req, &s, out, i);
+        if (answer == DRAFT_STOP) break;
         out->parent[i] = i - 1;
-        if (i + 1 == n) break;
-        if ((rc = pass(d, &out->token[i], 1, d->logits, err))) return rc;
+        out->n = i + 1;
+        if (answer == DRAFT_LAST || i + 1 == n) break;
+        if ((rc = pass(d, &out->token[i], 1, d->logits, err))) {
+            out->n = 0;
+            return rc;
+        }
     }
-    out->n = n;
     return TD_OK;
 }
 
@@ -194,8 +241,12 @@ static bool check(const draft *base, const int32_t *text, int n) {
     const int len = cache_len(d);
     (void)d, (void)len, (void)text, (void)n; /* without asserts */
     assert(d->n_text == n);
-    assert(d->n_committed == len && len < n);
-    assert(!memcmp(d->held, text, (size_t)len * sizeof *text));
+    assert(d->n_committed == len && len + d->n_skipped < n);
+    assert(!d->n_skipped || (d->n_skipped > 0 && d->gap_at >= 0 && d->gap_at < len));
+    const int gap = d->n_skipped ? d->gap_at : len;
+    (void)gap;
+    assert(!memcmp(d->held, text, (size_t)gap * sizeof *text));
+    assert(!memcmp(d->held + gap, text + gap + d->n_skipped, (size_t)(len - gap) * sizeof *text));
     assert(len <= d->n_ctx);
     return true;
 }

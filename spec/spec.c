@@ -7,6 +7,8 @@
  * Called once a round (tens of milliseconds); allocates nothing. */
 #include "spec/spec.h"
 
+#include "spec/measure.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +27,8 @@ struct spec {
     bool following; /* the drafter observes this text */
     spec_params params;
     uint32_t round;
+    length_model length; /* of adapting; costs unset: costs.near == costs.far */
+    int n_draft_read; /* committed tokens when the drafter proposed last */
     draft_proposal proposal;
     int32_t rows[1 + DRAFT_MAX]; /* of the verify pass: last, x1 .. xk */
 };
@@ -141,6 +145,7 @@ td_code spec_begin(spec *s, const int32_t *prompt, int n, const spec_params *p, 
                    bool (*progress)(void *, int), void *user, td_error *err) {
     td_code rc = check_text(s, prompt, n, err);
     if (rc || (rc = verify_sampler_check(&p->sampler, s->n_vocab, err))) return rc;
+    assert(!p->adapt || spec_length(s));
     if (p->draft_max < 0 || p->draft_max > s->max_draft)
         return td_fail(err, TD_E_ARG, "a draft of %d tokens: this session allows 0 to %d",
                        p->draft_max, s->max_draft);
@@ -153,7 +158,9 @@ td_code spec_begin(spec *s, const int32_t *prompt, int n, const spec_params *p, 
         rc = draft_begin(s->d, s->text, n, progress ? draft_progress : NULL, &l, err);
         if (rc) return rc;
         s->following = true;
+        s->n_draft_read = n - 1;
     }
+    if (p->adapt) length_begin(&s->length);
     s->begun = true;
     assert(spec_check(s));
     return TD_OK;
@@ -172,6 +179,7 @@ td_code spec_cut(spec *s, int n, td_error *err) {
     if (following) {
         if ((rc = draft_begin(s->d, s->text, n, NULL, NULL, err))) return rc;
         s->following = true;
+        s->n_draft_read = n - 1;
     }
     s->begun = true;
     assert(spec_check(s));
@@ -202,14 +210,38 @@ td_code spec_logits(spec *s, const int32_t *tokens, int n, int n_rows, float *ou
 
 /* ---- a round ---- */
 
-/* How many tokens to draft: what the user asked for, as far as the context and the token limit can
- * use it. */
-static int draft_length(const spec *s, int max_tokens) {
+td_code spec_measure(spec *s, length_costs *out, bool (*progress)(void *, int done, int total),
+                     void *user, td_error *err) {
+    assert(s->d);
+    s->begun = s->following = false;
+    s->n = 0;
+    return measure_costs(s->t, s->d, s->max_draft + 1, out, progress, user, err);
+}
+
+void spec_set_costs(spec *s, const length_costs *costs) {
+    assert(costs->near < costs->far);
+    length_init(&s->length, costs);
+}
+
+const length_model *spec_length(const spec *s) {
+    return s->length.costs.far ? &s->length : NULL;
+}
+
+/* How many tokens to draft: what the user asked for, or what pays, as far as the context and the token limit can use
+ * it. */
+static int draft_length(spec *s, int max_tokens) {
     int k = s->following ? s->params.draft_max : 0;
     const int room = s->n_ctx - target_len(s->t) - 1;
     if (k > room) k = room;
     if (max_tokens > 0 && k > max_tokens - 1) k = max_tokens - 1;
+    if (s->params.adapt) k = length_choose(&s->length, s->n - 1, s->n - s->n_draft_read, k);
     return k;
+}
+
+static draft_answer ask_length(void *user, int i, float confidence) {
+    static const draft_answer answers[] = {
+        [LENGTH_STOP] = DRAFT_STOP, [LENGTH_LAST] = DRAFT_LAST, [LENGTH_GO_ON] = DRAFT_GO_ON};
+    return answers[length_ask(&((spec *)user)->length, i, confidence)];
 }
 
 /* The proposal, checked: a drafter's mistake must not become a wrong pass. */
@@ -222,7 +254,11 @@ static td_code draft_round(spec *s, int k, const verify_rng *rng, td_error *err)
                                .history = s->text,
                                .n_history = s->n,
                                .rng = *rng,
-                               .coupled = s->params.rule == VERIFY_COUPLED};
+                               .coupled = s->params.rule == VERIFY_COUPLED,
+                               .ask = s->params.adapt ? ask_length : NULL,
+                               .user = s,
+                               .max_read = s->params.adapt ? LENGTH_READ : 0};
+    s->n_draft_read = s->n;
     td_code rc = draft_propose(s->d, &req, &s->proposal, err);
     if (rc) return rc;
     assert(s->proposal.n >= 0 && s->proposal.n <= k);
@@ -295,6 +331,12 @@ td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {
     memcpy(s->text + s->n, x->token, (size_t)result.n_accepted * sizeof *s->text);
     s->text[s->n + result.n_accepted] = result.token;
     const int32_t *new_tokens = s->text + s->n;
+    if (s->params.adapt)
+        length_learn(&s->length, &(length_round){.n_drafted = x->n,
+                                                 .n_accepted = result.n_accepted,
+                                                 .draft_ms = (double)(t1 - t0) / 1e6,
+                                                 .verify_ms = (double)(t2 - t1) / 1e6,
+                                                 .sample_ms = (double)(t3 - t2) / 1e6});
     s->n += n_new;
     s->round++;
     if (s->following && (rc = draft_observe(s->d, new_tokens, n_new, result.n_accepted, err))) {

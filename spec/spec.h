@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "draft/draft.h"
+#include "spec/length.h"
 #include "target/target.h"
 #include "verify/verify.h"
 
@@ -21,6 +22,8 @@ typedef struct spec_params {
     verify_rule rule;       /* with a temperature above 0 */
     uint64_t seed;
     int draft_max;          /* 0: plain decoding */
+    bool adapt;             /* draft_max is the most; each round takes the length that pays (length.h), by the
+                               costs of spec_set_costs */
 } spec_params;
 
 typedef struct spec_round {
@@ -34,6 +37,14 @@ typedef struct spec_round {
 /* Borrows both; d may be NULL (plain decoding). max_draft bounds draft_max of every begin. */
 td_code spec_open(spec **out, target *t, draft *d, int max_draft, td_error *err);
 void spec_close(spec *s);
+
+/* Measures what passes and draft steps cost, some seconds of work; the caches are empty afterwards. `progress` as in
+ * spec_begin, with steps done and in all. Wants a draft; TD_E_TOO_BIG: the context is too small to measure in. */
+td_code spec_measure(spec *s, length_costs *out, bool (*progress)(void *, int done, int total), void *user,
+                     td_error *err);
+void spec_set_costs(spec *s, const length_costs *costs); /* copied; what was learnt of the drafter is forgotten */
+/* What adapting goes by, for reports; NULL before spec_set_costs. */
+const length_model *spec_length(const spec *s);
 
 /* Takes prompt[0..n), n >= 1, as the committed text: keeps what the caches hold of a common prefix, prefills
  * the rest (*n_prefilled tokens of it in the target; may be NULL). With draft_max 0 the drafter is left as it

@@ -19,7 +19,7 @@ void td_generate_defaults(td_generate_options *opt) {
                                               .repeat_last_n = 64,
                                               .seed = td_random_seed()},
                                  .n_predict = -1,
-                                 .draft_max = 3};
+                                 .draft_max = TD_DRAFT_AUTO};
 }
 
 /* One call. */
@@ -47,7 +47,8 @@ static td_code check_options(const td_session *s, const td_generate_options *o, 
     if (o->n_predict < -1)
         return td_fail(err, TD_E_ARG, "%d tokens make no sense; use 0 or more, -1 for no limit",
                        o->n_predict);
-    if (o->draft_max < 0 || o->draft_max > (s->d ? s->draft_max : TD_MAX_DRAFT))
+    if (o->draft_max != TD_DRAFT_AUTO &&
+        (o->draft_max < 0 || o->draft_max > (s->d ? s->draft_max : TD_MAX_DRAFT)))
         return td_fail(err, TD_E_ARG, "drafts of %d tokens: this session was opened for 0 to %d",
                        o->draft_max, s->draft_max);
     if (o->n_stops < 0 || (o->n_stops > 0 && !o->stops))
@@ -89,7 +90,11 @@ static td_code make_params(td_session *s, const td_generate_options *o, spec_par
                                      .n_bias = (int)n},
                          .rule = rules[o->verify],
                          .seed = p->seed,
-                         .draft_max = s->d ? o->draft_max : 0};
+                         .adapt = s->d && o->draft_max == TD_DRAFT_AUTO,
+                         .draft_max = !s->d                           ? 0
+                                      : o->draft_max != TD_DRAFT_AUTO ? o->draft_max
+                                      : s->draft_max < TD_AUTO_MAX_DRAFT ? s->draft_max
+                                                                         : TD_AUTO_MAX_DRAFT};
     return TD_OK;
 }
 
@@ -263,7 +268,8 @@ td_code td_generate(td_session *s, const td_token *prompt, size_t n_prompt,
     spec_params params;
     td_code rc;
     if ((rc = lib_check_prompt(s, n_prompt, err)) || (rc = check_options(s, opt, err)) ||
-        (rc = make_params(s, opt, &params, err)))
+        (rc = make_params(s, opt, &params, err)) ||
+        (params.adapt && (rc = lib_session_calibrated(s, err))))
         return rc;
     run r = {.s = s,
              .opt = opt,

@@ -43,6 +43,7 @@ struct td_session {
     draft *d;
     spec *s;
     int n_ctx, draft_max;
+    bool calibrated;
     _Atomic int cancelled;
     verify_bias *bias; /* the user's and those of ignore_eos; owns */
     size_t bias_cap;
@@ -59,6 +60,8 @@ void lib_session_lock(td_session *s);
 void lib_session_unlock(td_session *s);
 /* TD_E_TOO_BIG when n tokens do not fit, TD_E_ARG when there are none. */
 td_code lib_check_prompt(const td_session *s, size_t n, td_error *err);
+/* td_session_calibrate where it has not been done. */
+td_code lib_session_calibrated(td_session *s, td_error *err);
 /* The value below which `share` of v[0..n) lie, between neighbours by interpolation; sorts v. 0 for
  * none. */
 double lib_percentile(double *v, size_t n, double share);

@@ -203,8 +203,9 @@ typedef struct td_generate_options {
     td_sampling sampling;
     td_verify verify;
     int n_predict;             /* tokens at most; -1: until the context is full */
-    int draft_max;             /* tokens drafted a round; 0: no speculation; <= the session's draft_max. Without a
-                                  draft model nothing is drafted */
+    int draft_max;             /* tokens drafted a round; 0: no speculation; <= the session's draft_max.
+                                  TD_DRAFT_AUTO: what pays, round by round (td_session_calibrate). Without a draft
+                                  model nothing is drafted */
     bool ignore_eos;           /* end tokens are never chosen: their logits become -inf in the target and in the draft */
     const char *const *stops;  /* n_stops strings that end the text, also across tokens */
     int n_stops;
@@ -217,10 +218,10 @@ typedef struct td_generate_options {
     void *user;
 } td_generate_options;
 
-/* Sampling as llama.cpp's defaults have it, with a random seed; no token limit, drafts of 3 tokens. */
+/* Sampling as llama.cpp's defaults have it, with a random seed; no token limit; TD_DRAFT_AUTO. */
 TD_API void td_generate_defaults(td_generate_options *opt);
 
-enum { TD_MAX_DRAFT = 64 };
+enum { TD_MAX_DRAFT = 64, TD_DRAFT_AUTO = -1, TD_AUTO_MAX_DRAFT = 16 /* its longest draft */ };
 
 /* Counts committed tokens only. Times in milliseconds. */
 typedef struct td_stats {
@@ -246,6 +247,15 @@ typedef struct td_stats {
  * which no pass has read yet). stats may be NULL. */
 TD_API td_code td_generate(td_session *s, const td_token *prompt, size_t n_prompt,
                            const td_generate_options *opt, td_stats *stats, td_error *err);
+
+/* Measures what passes of this session's models cost on this machine, some seconds of work: TD_DRAFT_AUTO goes by it.
+ * The figures are kept in a file of the user's cache folder (XDG_CACHE_HOME, else ~/.cache; tandem/costs-*) and
+ * read from there by later sessions of the same models, threads, machine and build; `again` measures all the same.
+ * *measured (may be NULL): whether there was any measuring. A td_generate with TD_DRAFT_AUTO does it where it has not
+ * been done. `progress` (NULL: nobody asks) hears of steps done and in all; false: TD_E_CANCELLED. TD_E_ARG without
+ * a draft; TD_E_TOO_BIG: the context is too small to measure in. The caches are empty afterwards. */
+TD_API td_code td_session_calibrate(td_session *s, bool again, bool (*progress)(void *user, int done, int total),
+                                    void *user, bool *measured, td_error *err);
 
 /* Logits of the last `n_rows` positions of a text computed in one pass after prefilling the rest; for tests
  * and scoring. out: (n_rows, n_vocab) of the target. The caches hold the text afterwards. */

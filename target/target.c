@@ -116,6 +116,12 @@ void target_keep(target *t, const int *rows, int n) {
     t->n_pass = 0;
 }
 
+td_code target_pretend(target *t, int n_pos, td_error *err) {
+    t->n_pass = 0;
+    kv_seq_truncate(t->kv, t->seq, 0);
+    return kv_seq_pretend(t->kv, t->seq, n_pos, err);
+}
+
 bool target_truncate(target *t, int n_pos) {
     assert(n_pos >= 0 && n_pos <= target_len(t));
     t->n_pass = 0;

@@ -35,6 +35,8 @@ td_code target_verify(target *t, const int32_t *tokens, const int *parent, int n
                       td_error *err);
 /* Commits rows[0..n) of the last pass (ascending; a path). rows NULL: the first n. */
 void target_keep(target *t, const int *rows, int n);
+/* Makes the cache hold n_pos positions of nothing: to measure passes behind so many. */
+td_code target_pretend(target *t, int n_pos, td_error *err);
 /* Forgets everything from n_pos on; false: not possible (windowed layers), begin again from 0. */
 bool target_truncate(target *t, int n_pos);
 

@@ -473,6 +473,22 @@ int32_t verify_argmax(const verify_sampler *s, const float *logits, int n_vocab,
     return best < 0 ? 0 : best;
 }
 
+float verify_confidence(const float *logits, int n_vocab, int32_t token) {
+    const double max = logits[token];
+    double sum = 0, weight[BLOCK];
+    for (int at = 0; at < n_vocab; at += BLOCK) {
+        float buf[BLOCK];
+        const int n = n_vocab - at < BLOCK ? n_vocab - at : BLOCK;
+        for (int i = 0; i < BLOCK; i++)
+            buf[i] = i < n ? logits[at + i] : -INFINITY;
+        if (!(max_of(buf) > max - 16)) continue; /* e^-16 a token: nothing that shows */
+        exp_block(buf, (float)max, 1, weight);
+        for (int i = 0; i < n; i++)
+            sum += weight[i];
+    }
+    return sum > 1 ? (float)(1 / sum) : 1;
+}
+
 static void one_hot(float *probs, int n_vocab, int32_t token) {
     memset(probs, 0, sizeof *probs * (size_t)n_vocab);
     probs[token] = 1;

@@ -60,6 +60,10 @@ int32_t verify_argmax(const verify_sampler *s, const float *logits, int n_vocab,
                       const int32_t *history, int n_history, const int32_t *path, int n_path,
                       verify_work *w);
 
+/* The share of `token`, the id of the largest logit, in softmax(logits) without any sampler, to
+ * about 1 %: how sure a greedy draft is of it. In (0, 1], a NaN counting as 1; allocates nothing. */
+float verify_confidence(const float *logits, int n_vocab, int32_t token);
+
 /* Draws from probs / sum(probs) (n_vocab, sum above 0) by inversion with u in (0, 1), walking ids
  * upward, sums in double. Never returns a token of probability 0. */
 int32_t verify_draw(const float *probs, int n_vocab, double u);

@@ -39,11 +39,11 @@ typedef struct bench {
     cli_models models;
     cli_prompt *prompts; /* (n_prompts), owned */
     int n_prompts;
-    int k[TD_MAX_DRAFT], n_k;
+    int k[TD_MAX_DRAFT + 1], n_k; /* TD_DRAFT_AUTO among them */
     td_session *session;
     bench_probe *probe;
     bench_case *cases; /* (n_prompts, 1 + n_k), owned */
-    bench_case all[1 + TD_MAX_DRAFT];
+    bench_case all[2 + TD_MAX_DRAFT];
     bench_passes passes;
     bool measured; /* passes hold figures */
     int at_prompt;
@@ -152,8 +152,12 @@ static void print_case(const bench_case *c, bool greedy) {
                c->tok_per_s.max);
         return;
     }
-    printf("%5d %7.2f  %7.2f %7.2f  %6.3f  %6.3f  %6.3f  ", c->k, c->tok_per_s.median,
-           c->tok_per_s.min, c->tok_per_s.max, c->ratio.median, c->ratio.min, c->ratio.max);
+    if (c->k == TD_DRAFT_AUTO)
+        printf(" auto");
+    else
+        printf("%5d", c->k);
+    printf(" %7.2f  %7.2f %7.2f  %6.3f  %6.3f  %6.3f  ", c->tok_per_s.median, c->tok_per_s.min,
+           c->tok_per_s.max, c->ratio.median, c->ratio.min, c->ratio.max);
     printf("%6.1f %%  %6.2f  %s\n",
            c->drafted ? 100 * (double)c->accepted / (double)c->drafted : 0.0,
            c->rounds ? 1 + (double)c->accepted / (double)c->rounds : 0.0,
@@ -281,7 +285,8 @@ static json_t *json_range(bench_range r) {
 }
 
 static json_t *json_case(const bench_case *c, bool greedy) {
-    return json_pack("{s:i, s:o, s:o, s:I, s:I, s:o, s:o, s:I, s:I, s:f, s:f, s:f, s:o}", "k", c->k,
+    json_t *k = c->k == TD_DRAFT_AUTO ? json_string("auto") : json_integer(c->k);
+    return json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:I, s:I, s:f, s:f, s:f, s:o}", "k", k,
                      "tok_per_s", json_range(c->tok_per_s), "ratio", json_range(c->ratio),
                      "drafted", (json_int_t)c->drafted, "accepted", (json_int_t)c->accepted,
                      "acceptance_rate",
@@ -351,7 +356,7 @@ static int open_session(bench *b, const cli_args *a) {
         .draft_max = draft_max};
     if (td_session_open(&b->session, b->models.target, b->models.draft, &opt, &err))
         return cli_error(&err);
-    return CLI_OK;
+    return b->k[b->n_k - 1] == TD_DRAFT_AUTO ? cli_calibrate(b->session, a) : CLI_OK;
 }
 
 static int prepare(bench *b, const cli_args *a) {
@@ -395,7 +400,10 @@ int cli_bench(cli_args *a) {
     if (!rc && a->json) rc = cli_json_write(a->json, to_json(&b, a));
     for (int i = 1; i <= b.n_k && !rc && b.greedy; i++)
         if (!b.all[i].same)
-            rc = cli_failed("speculation changed the text (k %d): please report this", b.all[i].k);
+            rc = b.all[i].k == TD_DRAFT_AUTO
+                     ? cli_failed("speculation changed the text (k auto): please report this")
+                     : cli_failed("speculation changed the text (k %d): please report this",
+                                  b.all[i].k);
 fail:
     close_bench(&b);
     return rc;

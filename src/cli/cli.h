@@ -59,7 +59,7 @@ typedef struct cli_args {
     int n_predict;
     td_sampling sampling;
     cli_verify verify;
-    bool ignore_eos, no_draft;
+    bool ignore_eos, no_draft, recalibrate;
     td_logit_bias bias[CLI_LIST_MAX];
     const char *stops[CLI_LIST_MAX];
     int k[CLI_LIST_MAX];
@@ -192,6 +192,8 @@ int cli_prompt_read(cli_prompt *p, const cli_args *a);
 /* Wraps (--chat) and tokenises; an empty text becomes BOS where the model has one. */
 int cli_prompt_encode(cli_prompt *p, const cli_args *a, const td_model *m);
 void cli_prompt_close(cli_prompt *p);
+/* Makes ready for TD_DRAFT_AUTO: reads what passes cost on this machine, or measures it, with progress. */
+int cli_calibrate(td_session *s, const cli_args *a);
 /* Says what is wrong with --logit-bias ids for this model. */
 int cli_check_bias(const cli_args *a, const td_model *m);
 /* Fills in everything but draft_max and the callbacks; borrows a. */
@@ -205,6 +207,7 @@ typedef struct cli_report {
     const td_session *session;
     const td_stats *stats;
     int draft_max;
+    bool adapt; /* draft_max is the most */
 } cli_report;
 
 void cli_report_print(FILE *f, const cli_report *r);

@@ -44,6 +44,19 @@ int cli_check_bias(const cli_args *a, const td_model *m) {
     return CLI_OK;
 }
 
+static bool tick_calibrate(void *user, int done, int total) {
+    (void)user;
+    cli_progress("measuring what passes cost", done, total, "passes");
+    return !cli_stop_signal();
+}
+
+int cli_calibrate(td_session *s, const cli_args *a) {
+    td_error err;
+    const td_code rc = td_session_calibrate(s, a->recalibrate, tick_calibrate, NULL, NULL, &err);
+    cli_progress_end();
+    return rc ? cli_error(&err) : CLI_OK;
+}
+
 void cli_generate_options(td_generate_options *opt, const cli_args *a) {
     td_generate_defaults(opt);
     opt->sampling = a->sampling;

@@ -90,12 +90,16 @@ static const option options[] = {
     {"Length", "--ignore-eos", NULL, "end tokens are never chosen", BOTH, FLAG, AT(ignore_eos)},
 
     {"Speculation", "-k --draft --draft-n --draft-max", "N",
-     "tokens to draft a pass at most, 0 to 64; default 3. bench: a list such as 2,4,8", BOTH,
+     "tokens to draft a pass at most, 0 to 64, or auto: what pays, round by round; default auto. "
+     "bench: a list such as 2,4,8,auto", BOTH,
      DRAFT_MAX, 0, 0, TD_MAX_DRAFT},
     {"Speculation", "--verify", "RULE",
      "how sampled drafts are accepted: block, token, or coupled, with which a seed gives one text, "
      "drafts or none; default: coupled with --seed or without a draft, else block",
      BOTH, VERIFY, AT(verify)},
+    {"Speculation", "--recalibrate", NULL,
+     "auto: measure again what passes cost; else the figures in the cache folder are used", BOTH,
+     FLAG, AT(recalibrate)},
     {"Speculation", "--no-draft", NULL, "decode plainly; -md is not loaded", CLI_RUN, FLAG,
      AT(no_draft)},
     {"Measuring", "--runs", "N",
@@ -337,6 +341,27 @@ static int set_list(int *list, int *n, int most, const option *o, const char *na
     return CLI_OK;
 }
 
+/* A length, or auto; bench takes a list, in which auto is the last. */
+static int set_draft_max(cli_args *a, const option *o, const char *name, const char *value) {
+    const size_t len = strlen(value);
+    const bool ends_auto = len >= 4 && !strcmp(value + len - 4, "auto"),
+               only_auto = ends_auto && len == 4;
+    a->n_k = 0;
+    if (a->command != CLI_BENCH && !only_auto) {
+        a->n_k = 1;
+        return set_int(a->k, o, name, value);
+    }
+    if (!only_auto) {
+        char *list = strndup(value, ends_auto && len > 5 && value[len - 5] == ',' ? len - 5 : len);
+        if (!list) return cli_failed("out of memory");
+        const int rc = set_list(a->k, &a->n_k, TD_MAX_DRAFT, o, name, list, 1);
+        free(list);
+        if (rc || !ends_auto) return rc;
+    }
+    a->k[a->n_k++] = TD_DRAFT_AUTO;
+    return CLI_OK;
+}
+
 static int by_number(const void *a, const void *b) {
     const int x = *(const int *)a, y = *(const int *)b;
     return (x > y) - (x < y);
@@ -420,10 +445,7 @@ static int set(cli_args *a, const option *o, const char *name, const char *value
         if (a->command != CLI_BENCH) return set_int(field, o, name, value);
         return set_list(a->contexts, &a->n_contexts, CLI_LIST_MAX, o, name, value, o->min);
     case DRAFT_MAX:
-        if (a->command == CLI_BENCH)
-            return set_list(a->k, &a->n_k, TD_MAX_DRAFT, o, name, value, 1);
-        a->n_k = 1;
-        return set_int(a->k, o, name, value);
+        return set_draft_max(a, o, name, value);
     case ROWS:
         return set_list(a->rows, &a->n_rows, CLI_ROWS_MAX, o, name, value, o->min);
     case FORMAT:

@@ -123,7 +123,7 @@ static json_t *settings(const cli_report *r) {
 static json_t *speculation(const cli_report *r) {
     const td_stats *s = r->stats;
     return json_pack(
-        "{s:i, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "draft_max", r->draft_max,
+        "{s:i, s:b, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "draft_max", r->draft_max, "auto", r->adapt,
         "passes", s->rounds, "drafted", (json_int_t)s->drafted, "accepted", (json_int_t)s->accepted,
         "acceptance_rate", cli_json_number(acceptance_rate(s)), "acceptance_length",
         cli_json_number(acceptance_length(s)), "accepted_per_pos",

@@ -45,7 +45,7 @@ static int prepare(run *r, const cli_args *a, int draft_max) {
     int rc;
     if ((rc = cli_json_check(a->json)) || (rc = cli_prompt_read(&r->prompt, a))) return rc;
     cli_stop_init(); /* until here Ctrl-C just ends the process */
-    if ((rc = cli_models_open(&r->models, a, draft_max > 0)) ||
+    if ((rc = cli_models_open(&r->models, a, draft_max != 0)) ||
         (rc = cli_check_bias(a, r->models.target)) ||
         (rc = cli_prompt_encode(&r->prompt, a, r->models.target)))
         return rc;
@@ -55,10 +55,11 @@ static int prepare(run *r, const cli_args *a, int draft_max) {
     const td_session_options opt = {.n_ctx = n_ctx,
                                     .cache_type_k = a->cache_type_k,
                                     .cache_type_v = a->cache_type_v,
-                                    .draft_max = draft_max};
+                                    .draft_max =
+                                        draft_max == TD_DRAFT_AUTO ? TD_AUTO_MAX_DRAFT : draft_max};
     if (td_session_open(&r->session, r->models.target, r->models.draft, &opt, &err))
         return cli_error(&err);
-    return CLI_OK;
+    return draft_max == TD_DRAFT_AUTO ? cli_calibrate(r->session, a) : CLI_OK;
 }
 
 /* Whether standard output and standard error are the same terminal, file or pipe. */
@@ -99,7 +100,9 @@ int cli_run(cli_args *a) {
                                .models = &r.models,
                                .session = r.session,
                                .stats = &stats,
-                               .draft_max = draft_max};
+                               .draft_max =
+                                   draft_max == TD_DRAFT_AUTO ? TD_AUTO_MAX_DRAFT : draft_max,
+                               .adapt = draft_max == TD_DRAFT_AUTO};
     if (!a->quiet) cli_report_print(stderr, &report);
     if (a->json) rc = cli_json_write(a->json, cli_report_json(&report));
     if (!rc && cli_stop_signal()) rc = CLI_SIGNAL + cli_stop_signal();

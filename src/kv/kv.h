@@ -76,6 +76,10 @@ void kv_seq_keep(kv_cache *kv, int seq, const int *rows, int n);
  * n_pos >= the longest len the sequence has had - max_rollback, nor for n_pos == 0. */
 bool kv_seq_truncate(kv_cache *kv, int seq, int n_pos);
 
+/* Commits n positions of zeros behind what is there: to measure passes behind so many. Errors as kv_seq_reserve's;
+ * what was committed before one stays. */
+td_code kv_seq_pretend(kv_cache *kv, int seq, int n, td_error *err);
+
 /* ---- what a pass reads and writes ---- */
 
 /* Stores K (n_heads * k_dim) and V (n_heads * v_dim) of one row, rounded to the cache's types. The slot

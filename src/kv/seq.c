@@ -197,6 +197,22 @@ void kv_seq_keep(kv_cache *kv, int seq, const int *rows, int n) {
     assert(kv_check_small(kv));
 }
 
+td_code kv_seq_pretend(kv_cache *kv, int seq, int n, td_error *err) {
+    kv_seq *s = &kv->seqs[seq];
+    for (int done = 0, step; done < n; done += step) {
+        step = n - done < kv->max_rows ? n - done : kv->max_rows;
+        td_code rc = kv_seq_reserve(kv, seq, step, err);
+        if (rc) return rc;
+        for (int i = 0; i < KV_MAX_GROUPS; i++)
+            for (int p = s->len / KERN_PAGE; p < s->held[i].end && kv->groups[i].n_layers; p++)
+                if (p * KERN_PAGE >= s->len) /* not a page with something in it */
+                    memset(kv_page(&kv->groups[i], kv_table(kv, i, seq)[p]), 0,
+                           kv->groups[i].page_bytes);
+        kv_seq_keep(kv, seq, NULL, step);
+    }
+    return TD_OK;
+}
+
 bool kv_seq_truncate(kv_cache *kv, int seq, int n_pos) {
     assert(is_seq(kv, seq) && n_pos >= 0 && n_pos <= kv->seqs[seq].len);
     kv_seq *s = &kv->seqs[seq];

@@ -294,10 +294,54 @@ def test_json_without_a_draft(smol, tmp_path):
     assert r["memory"]["draft_weight_bytes"] == 0 and r["draft"] is None
 
 
-def test_default_draft_length_is_the_one_in_help(smol, tmp_path):
-    r = figures(tmp_path, smol, "-md", smol, "-p", PROMPT, "-n", "4")
-    said = re.search(r"a pass at most, 0 to 64; default\s+(\d+)", tandem("help", "run").stdout.decode())
-    assert int(said.group(1)) == r["speculation"]["draft_max"]
+# ---- the draft length that is chosen ----
+
+def test_auto_is_the_default_and_changes_no_text(smol, plain, tmp_path):
+    r = figures(tmp_path, smol, "-md", smol, "-p", PROMPT, "-n", N)
+    assert r["speculation"]["auto"] is True and r["speculation"]["draft_max"] == 16
+    for args in ([], ["-k", "auto"], ["-t", "1"], ["-c", "200"]):
+        assert text(smol, "-md", smol, *args, "-p", PROMPT, "-n", N) == plain
+    assert figures(tmp_path, smol, "-md", smol, "-k", "2", "-p", PROMPT, "-n", "8")["speculation"]["auto"] is False
+    sampled = ["-p", PROMPT, "-n", N, "--temp", "0.8", "--seed", "5"]
+    assert (tandem("run", "-m", smol, "-md", smol, *sampled).stdout == tandem("run", "-m", smol, *sampled).stdout)
+
+
+def test_what_passes_cost_is_kept(smol, plain, tmp_path):
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    args = ["-md", smol, "-p", PROMPT, "-n", N]
+
+    def kept():
+        (file,) = (tmp_path / "cache" / "tandem").iterdir()
+        return file
+
+    assert text(smol, *args, env=env) == plain
+    first = kept().read_text()
+    assert len(first.split("\n")) == 6 and first.startswith("tandem costs 1\n")
+    assert text(smol, *args, env=env) == plain and kept().read_text() == first
+    # A figure of another measuring is used as it stands; damage is measured over.
+    lines = first.split("\n")
+    doubled = "\n".join(lines[:3] + [" ".join(str(2 * float(x)) for x in line.split()) for line in lines[3:]])
+    kept().write_text(doubled)
+    assert text(smol, *args, env=env) == plain and kept().read_text() == doubled
+    for damage in (b"", first[:60].encode(), first.replace("tandem costs 1", "tandem costs 9").encode(),
+                   first.replace("128 2048", "2048 128").encode(), os.urandom(500),
+                   "\n".join(lines[:3] + ["nan " * 17, "-1 " * 17]).encode(),
+                   "\n".join(lines[:3] + ["1e30 " * 17, "0 " * 17]).encode()):
+        kept().write_bytes(damage)
+        assert text(smol, *args, env=env) == plain
+        assert kept().read_bytes() != damage and kept().read_text().count("\n") == 5
+    kept().write_text(doubled)
+    assert text(smol, *args, "--recalibrate", env=env) == plain and kept().read_text() != doubled
+    # No folder to write to is no reason to stop.
+    for nowhere in ("/dev/null", "/proc/none", ""):
+        assert text(smol, *args, env={"XDG_CACHE_HOME": nowhere, "HOME": nowhere}) == plain
+
+
+def test_auto_needs_little_room_to_measure(smol):
+    for ctx in ("4", "5", "16", "40", "150"):
+        assert text(smol, "-md", smol, "-p", "a", "-c", ctx) == text(smol, "-p", "a", "-c", ctx)
+    result = tandem("run", "-m", smol, "-md", smol, "-p", "a", "-c", "3")
+    assert result.returncode == 1 and b"fixed draft length" in result.stderr
 
 
 def test_json_file_is_replaced_whole(smol, tmp_path):

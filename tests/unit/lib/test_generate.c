@@ -412,7 +412,7 @@ static void refusals(void **state) {
         int field;
         double value;
         td_code code;
-    } cases[] = {{"n_predict", 0, -2, TD_E_ARG},     {"draft_max", 1, -1, TD_E_ARG},
+    } cases[] = {{"n_predict", 0, -2, TD_E_ARG},     {"draft_max", 1, -2, TD_E_ARG},
                  {"draft_max", 1, 9, TD_E_ARG},      {"temperature", 2, -1, TD_E_ARG},
                  {"temperature", 2, NAN, TD_E_ARG},  {"top_p", 3, 1.5, TD_E_ARG},
                  {"min_p", 4, -0.1, TD_E_ARG},       {"repeat_penalty", 5, 0, TD_E_ARG},

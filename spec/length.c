@@ -1,0 +1,227 @@
+/* The model behind length.h. Rates are decaying counts with a prior; expected tokens of a draft of k are
+ * 1 + sum over its places of the product of the rates up to there (algorithms 1 and 5 of the design). */
+#include "spec/length.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+static const double slack = 0.05;    /* of plain decoding's time: the bound */
+static const double try_share = 0.02; /* of it, for drafts that only find out */
+static const double memory = 0.985;  /* of a count, at each new one: half is forgotten in 46 */
+static const double doubt = 0.8;     /* the same at each try: a text that changed shows in a few */
+static const double prior = 0.7, prior_weight = 3;
+
+/* Upper ends of the confidence bins, and what a draft of that confidence may be worth before anything is known. */
+static const float bin_end[LENGTH_BINS] = {0.2f, 0.35f, 0.5f, 0.65f, 0.8f, 0.9f, 0.97f, 2};
+static const double bin_prior[LENGTH_BINS] = {0.15, 0.3, 0.45, 0.6, 0.72, 0.85, 0.93, 0.98};
+
+static double rate_of(const length_rate *r, double guess, double weight) {
+    return (r->accepted + weight * guess) / (r->tried + weight);
+}
+
+static double all_rate(const length_model *l) {
+    return rate_of(&l->all, prior, prior_weight);
+}
+
+static double place_rate(const length_model *l, int i) {
+    return rate_of(&l->place[i < LENGTH_PLACES ? i : LENGTH_PLACES - 1], all_rate(l), prior_weight);
+}
+
+static int bin_of(float confidence) {
+    int b = 0;
+    while (b < LENGTH_BINS - 1 && !(confidence < bin_end[b]))
+        b++;
+    return b;
+}
+
+static double bin_rate(const length_model *l, float confidence) {
+    const int b = bin_of(confidence);
+    return rate_of(&l->bin[b], bin_prior[b], prior_weight);
+}
+
+static void count(length_rate *r, double accepted) {
+    r->tried = r->tried * memory + 1;
+    r->accepted = r->accepted * memory + accepted;
+}
+
+static void forget(length_rate *r, double share) {
+    r->tried *= share;
+    r->accepted *= share;
+}
+
+static void forget_all(length_model *l, double share) {
+    forget(&l->all, share);
+    forget(&l->pace, share);
+    for (int i = 0; i < LENGTH_PLACES; i++)
+        forget(&l->place[i], share);
+    for (int i = 0; i < LENGTH_BINS; i++)
+        forget(&l->bin[i], share);
+}
+
+/* ---- costs ---- */
+
+/* The table's time of a pass of m rows behind n_pos; attention grows in proportion to the context. */
+static double table_ms(const length_costs *c, int n_pos, int m) {
+    const double near = c->verify[0][m], far = c->verify[1][m];
+    const double slope = (far - near) / (c->far - c->near);
+    return fmax(near + slope * (n_pos - c->near), 0.5 * near);
+}
+
+static double verify_ms(const length_model *l, int n_pos, int m) {
+    return table_ms(&l->costs, n_pos, m) * l->drift + l->row_ms * m;
+}
+
+/* The draft's step grows with context and rows as the target's pass does: its shape is measured, not the draft's. */
+static double draft_table_ms(const length_model *l, int n_pos, int n_unread, int k) {
+    const length_costs *c = &l->costs;
+    if (k <= 0) return 0;
+    const int n_read = n_unread < 1 ? 1 : n_unread < LENGTH_READ ? n_unread : LENGTH_READ;
+    const double step = c->draft * table_ms(c, n_pos, 1) / c->verify[0][1];
+    return step * (k - 1 + table_ms(c, n_pos, n_read) / table_ms(c, n_pos, 1));
+}
+
+static double round_ms(const length_model *l, int n_pos, int n_unread, int k) {
+    return draft_table_ms(l, n_pos, n_unread, k) * l->draft_drift + verify_ms(l, n_pos, k + 1);
+}
+
+double length_round_ms(const length_model *l, int n_pos, int k) {
+    assert(k >= 0 && k <= LENGTH_MAX);
+    return round_ms(l, n_pos, 1, k);
+}
+
+double length_expected(const length_model *l, int k) {
+    double sum = 1, path = 1;
+    for (int i = 0; i < k; i++)
+        sum += path *= place_rate(l, i);
+    return sum;
+}
+
+/* ---- rounds ---- */
+
+void length_init(length_model *l, const length_costs *costs) {
+    *l = (length_model){.costs = *costs, .drift = 1, .draft_drift = 1};
+    length_begin(l);
+}
+
+void length_begin(length_model *l) {
+    const double weight = 8;
+    if (l->all.tried > weight) forget_all(l, weight / l->all.tried);
+    l->credit_ms = INFINITY; /* one round, as soon as its length in time is known */
+    l->idle_ms = 0;
+}
+
+/* Tokens a millisecond of drafting rounds: of the best fixed length, or what they have brought lately, since ending
+ * drafts by their confidence does better than any fixed length. */
+static double drafting_rate(const length_model *l, int most) {
+    double best = 0;
+    for (int k = 1; k <= most; k++)
+        best = fmax(best, length_expected(l, k) / round_ms(l, l->n_pos, 1, k));
+    if (l->pace.tried <= 0) return best;
+    const double weight = 4 * round_ms(l, l->n_pos, 1, 1);
+    return fmax(best, rate_of(&l->pace, best, weight));
+}
+
+/* What the ledger may hold: what the longest round can cost beyond a plain one. */
+static double most_credit(const length_model *l) {
+    return round_ms(l, l->n_pos, LENGTH_READ, LENGTH_MAX) - verify_ms(l, l->n_pos, 1);
+}
+
+/* The longest draft whose worst case the ledger covers. */
+static int covered(const length_model *l, int n_unread, int most, double plain_ms) {
+    int k = most;
+    while (k > 0 &&
+           round_ms(l, l->n_pos, n_unread, k) - plain_ms > l->credit_ms + slack * plain_ms)
+        k--;
+    return k;
+}
+
+int length_choose(length_model *l, int n_pos, int n_unread, int most) {
+    if (most > LENGTH_MAX) most = LENGTH_MAX;
+    l->n_pos = n_pos, l->n_unread = n_unread;
+    l->n_asked = 0;
+    l->path = 1;
+    l->trying = false;
+    l->k = 0;
+    if (most <= 0) return 0;
+    l->credit_ms = fmin(l->credit_ms, most_credit(l));
+    const double plain_ms = verify_ms(l, n_pos, 1);
+    const double drafting = drafting_rate(l, most);
+    l->rate = fmax(drafting, 1 / plain_ms);
+    if (drafting * plain_ms <= 1) {
+        const double costs = round_ms(l, n_pos, n_unread, 1) - plain_ms;
+        if (costs > try_share * l->idle_ms) return 0;
+        l->trying = true;
+        most = 1;
+    }
+    return l->k = covered(l, n_unread, most, plain_ms);
+}
+
+length_answer length_ask(length_model *l, int i, float confidence) {
+    assert(i >= 0 && i < l->k);
+    l->confidence[i] = confidence;
+    l->n_asked = i + 1;
+    const double step =
+        draft_table_ms(l, l->n_pos, 1, 1) * l->draft_drift, /* of each token behind this one */
+        before = verify_ms(l, l->n_pos, i + 1);
+    double survives = l->path * bin_rate(l, confidence), gain = 0, best = 0;
+    l->path = survives;
+    int best_j = -1;
+    for (int j = i; j < l->k; j++) {
+        gain += survives;
+        const double net =
+            gain - l->rate * (verify_ms(l, l->n_pos, j + 2) - before + step * (j - i));
+        if (net > best) best = net, best_j = j;
+        survives *= place_rate(l, j + 1);
+    }
+    if (l->trying) return LENGTH_LAST; /* it is made to be seen */
+    if (best_j < 0) return LENGTH_STOP;
+    return best_j > i && i + 1 < l->k ? LENGTH_GO_ON : LENGTH_LAST;
+}
+
+static void learn_acceptance(length_model *l, const length_round *r) {
+    for (int i = 0; i < r->n_drafted && i <= r->n_accepted; i++) {
+        const double accepted = i < r->n_accepted;
+        count(&l->all, accepted);
+        count(&l->place[i < LENGTH_PLACES ? i : LENGTH_PLACES - 1], accepted);
+        if (i < l->n_asked) count(&l->bin[bin_of(l->confidence[i])], accepted);
+    }
+    /* A token left out for its confidence would have stood a chance: without it the places would seem better than
+     * they are. */
+    if (l->n_asked > r->n_drafted && r->n_accepted == r->n_drafted) {
+        const int i = r->n_drafted;
+        const double chance = bin_rate(l, l->confidence[i]);
+        count(&l->all, chance);
+        count(&l->place[i < LENGTH_PLACES ? i : LENGTH_PLACES - 1], chance);
+    }
+}
+
+/* Follows a ratio of times; a hiccup of the machine moves it by a tenth at most. */
+static void follow(double *drift, double ratio) {
+    *drift += 0.1 * (fmin(fmax(ratio / *drift, 0.5), 2) - 1) * *drift;
+}
+
+void length_learn(length_model *l, const length_round *r) {
+    const int m = r->n_drafted + 1, n_tokens = r->n_accepted + 1;
+    assert(m <= LENGTH_MAX + 1);
+    const bool drafted = l->k > 0;
+    if (l->trying) forget_all(l, doubt);
+    learn_acceptance(l, r);
+    follow(&l->drift, r->verify_ms / table_ms(&l->costs, l->n_pos, m));
+    l->row_ms += 0.1 * (r->sample_ms / m - l->row_ms);
+    const double plain_ms = verify_ms(l, l->n_pos, 1);
+    double over_ms = 0; /* a plain round is what plain decoding takes */
+    if (drafted) {
+        const int n_steps = l->n_asked > 0 ? l->n_asked : r->n_drafted > 0 ? r->n_drafted : 1;
+        follow(&l->draft_drift, r->draft_ms / draft_table_ms(l, l->n_pos, l->n_unread, n_steps));
+        /* What a pass takes beyond twice its time is the machine's doing, not the draft's. */
+        const double pass_ms = fmin(r->verify_ms + r->sample_ms, 2 * verify_ms(l, l->n_pos, m));
+        over_ms = r->draft_ms + pass_ms - plain_ms * n_tokens;
+        l->pace.tried = l->pace.tried * memory + r->draft_ms + pass_ms;
+        l->pace.accepted = l->pace.accepted * memory + n_tokens;
+        l->idle_ms = 0;
+    } else {
+        l->idle_ms += plain_ms;
+    }
+    l->credit_ms = fmin(l->credit_ms + slack * plain_ms * n_tokens - over_ms, most_credit(l));
+}
