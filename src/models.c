@@ -115,10 +115,10 @@ const char *td_token_text(const td_model *m, td_token token, bool special, size_
     return text_token_bytes(m->v, token, special, len);
 }
 
-td_code td_chat_wrap(const td_model *m, const char *system, const char *user, size_t user_len,
-                     char **text, size_t *len, td_error *err) {
+td_code td_chat_wrap(const td_model *m, const td_message *messages, size_t n, char **text,
+                     size_t *len, td_error *err) {
     td_buf out = {0};
-    td_code rc = text_chat_wrap(m->v, system, user, user_len, &out, err);
+    td_code rc = text_chat_wrap(m->v, messages, n, &out, err);
     if (!rc && out.failed) rc = td_fail(err, TD_E_MEMORY, "out of memory for the chat");
     if (rc) {
         td_buf_free(&out);

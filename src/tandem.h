@@ -119,11 +119,19 @@ TD_API td_code td_tokenize(const td_model *m, const char *text, size_t len, bool
                            bool parse_special, td_token **tokens, size_t *n, td_error *err);
 /* The bytes of a token; control tokens give their name when `special`, else nothing. Owned by m. */
 TD_API const char *td_token_text(const td_model *m, td_token token, bool special, size_t *len);
-/* Wraps a user message (and a system message, NULL: the template's default) in the model's ChatML template;
- * TD_E_UNSUPPORTED where the file has none of that kind. *text is the caller's, freed with td_free. Tokenise
- * it with parse_special. */
-TD_API td_code td_chat_wrap(const td_model *m, const char *system, const char *user, size_t user_len,
-                            char **text, size_t *len, td_error *err);
+
+typedef struct td_message {
+    const char *role; /* "system" (the first only), "user" or "assistant" */
+    const char *text;
+    size_t len;
+} td_message;
+
+/* Writes a conversation of n messages, the last a user's, in the model's ChatML template, ready for the
+ * answer; without a system message comes the template's default. TD_E_UNSUPPORTED where the file has no
+ * template of that kind, TD_E_ARG for roles out of order. *text is the caller's, freed with td_free.
+ * Tokenise it with parse_special. */
+TD_API td_code td_chat_wrap(const td_model *m, const td_message *messages, size_t n, char **text,
+                            size_t *len, td_error *err);
 TD_API void td_free(void *p);
 
 /* ---- sessions ---- */

@@ -26,15 +26,24 @@ static int tokenize(cli_prompt *p, const td_model *m, const char *text, size_t l
     return CLI_OK;
 }
 
+static int encode_chat(cli_prompt *p, const cli_args *a, const td_model *m) {
+    const td_message messages[] = {{"system", a->system, a->system ? strlen(a->system) : 0},
+                                   {"user", p->text, p->len}};
+    char *text;
+    size_t len;
+    td_error err;
+    if (td_chat_wrap(m, messages + !a->system, a->system ? 2 : 1, &text, &len, &err))
+        return cli_error(&err);
+    /* the template holds all control tokens it wants: nothing is added */
+    const int rc = tokenize(p, m, text, len, false, true);
+    td_free(text);
+    return rc;
+}
+
 int cli_prompt_encode(cli_prompt *p, const cli_args *a, const td_model *m) {
     int rc;
-    if (a->chat) { /* the template holds all control tokens it wants: nothing is added */
-        char *text;
-        size_t len;
-        td_error err;
-        if (td_chat_wrap(m, a->system, p->text, p->len, &text, &len, &err)) return cli_error(&err);
-        rc = tokenize(p, m, text, len, false, true);
-        td_free(text);
+    if (a->chat) {
+        rc = encode_chat(p, a, m);
     } else {
         rc = tokenize(p, m, p->text, p->len, true, !a->no_special);
     }

@@ -1,7 +1,7 @@
-/* Wrapping one exchange in ChatML. Templates are programs (Jinja); this does not run them, it
- * recognises the ChatML family and writes what those programs write for a system and a user
- * message. What a template says when no system message is given differs by model and is read out of
- * it: the literal
+/* Writing messages in ChatML. Templates are programs (Jinja); this does not run them, it
+ * recognises the ChatML family and writes what those programs write for a system message and for
+ * turns of user and assistant. What a template says when no system message is given differs by
+ * model and is read out of it: the literal
  *
  *     '<|im_start|>system\nYou are ...<|im_end|>\n'
  *
@@ -68,8 +68,8 @@ static td_code refuse(const char *template, td_error *err) {
         {"### Instruction", "Alpaca"}};
     if (!template)
         return td_fail(err, TD_E_UNSUPPORTED,
-                       "this model's file has no chat template; write the prompt as "
-                       "the model expects it, without --chat");
+                       "this model's file has no chat template; it needs a text to continue, "
+                       "written as the model expects it, in place of messages");
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strstr(template, families[i].mark))
             return td_fail(err, TD_E_UNSUPPORTED,
@@ -84,23 +84,49 @@ static td_code refuse(const char *template, td_error *err) {
                    "the chat template is not ChatML (" IM_START "); it begins '%s'", head);
 }
 
-td_code text_chat_wrap(const text_vocab *v, const char *system, const char *user, size_t user_len,
-                       td_buf *out, td_error *err) {
+static bool is_role(const char *role, const char *want) {
+    return !strcmp(role, want);
+}
+
+static td_code check_messages(const td_message *messages, size_t n, td_error *err) {
+    for (size_t i = 0; i < n; i++) {
+        const char *role = messages[i].role;
+        if (is_role(role, "system") && i)
+            return td_fail(err, TD_E_ARG, "message %zu: a system message has to be the first",
+                           i + 1);
+        if (!is_role(role, "system") && !is_role(role, "user") && !is_role(role, "assistant"))
+            return td_fail(err, TD_E_ARG,
+                           "message %zu: role '%.40s' is none of system, user and assistant", i + 1,
+                           role);
+    }
+    if (!n || !is_role(messages[n - 1].role, "user"))
+        return td_fail(err, TD_E_ARG,
+                       "the last message has to be a user's: it is what is answered");
+    return TD_OK;
+}
+
+static void append_message(td_buf *out, const td_message *m) {
+    td_buf_printf(out, IM_START "%s\n", m->role);
+    td_buf_append(out, m->text, m->len);
+    td_buf_printf(out, IM_END "\n");
+}
+
+td_code text_chat_wrap(const text_vocab *v, const td_message *messages, size_t n, td_buf *out,
+                       td_error *err) {
     const char *template = v->chat_template, *own;
+    const td_code rc = check_messages(messages, n, err);
+    if (rc) return rc;
     if (!template || !strstr(template, IM_START)) return refuse(template, err);
     size_t own_len;
     bool escaped;
-    if (system) {
-        td_buf_printf(out, IM_START "system\n");
-        td_buf_append(out, system, strlen(system));
-        td_buf_printf(out, IM_END "\n");
-    } else if (default_system(template, &own, &own_len, &escaped)) {
+    if (!is_role(messages[0].role, "system") &&
+        default_system(template, &own, &own_len, &escaped)) {
         td_buf_printf(out, IM_START "system\n");
         append_literal(out, own, own_len, escaped);
         td_buf_printf(out, IM_END "\n");
     }
-    td_buf_printf(out, IM_START "user\n");
-    td_buf_append(out, user, user_len);
-    td_buf_printf(out, IM_END "\n" IM_START "assistant\n");
+    for (size_t i = 0; i < n; i++)
+        append_message(out, &messages[i]);
+    td_buf_printf(out, IM_START "assistant\n");
     return out->failed ? text_no_memory(err) : TD_OK;
 }

@@ -64,11 +64,11 @@ void text_stream_flush(text_stream *s, td_buf *out);
 
 /* The chat template of the file; NULL: none. Owned by the vocabulary. */
 const char *text_chat_template(const text_vocab *v);
-/* Wraps one user message (and an optional system message, NULL: the template family's own default or
- * none) for the assistant to answer, when the file's template is of the ChatML kind (<|im_start|>);
- * otherwise TD_E_UNSUPPORTED, saying what the template looks like. Encode the result with
- * parse_special. */
-td_code text_chat_wrap(const text_vocab *v, const char *system, const char *user, size_t user_len,
-                       td_buf *out, td_error *err);
+/* Writes messages (n, borrowed; see td_message) for the assistant to answer the last, when the file's
+ * template is of the ChatML kind (<|im_start|>); otherwise TD_E_UNSUPPORTED, saying what the template
+ * looks like. Without a system message comes the template's own, if it has one. Roles out of order:
+ * TD_E_ARG. Appends to *out; encode the result with parse_special. */
+td_code text_chat_wrap(const text_vocab *v, const td_message *messages, size_t n, td_buf *out,
+                       td_error *err);
 
 #endif

@@ -621,15 +621,15 @@ PLAIN_TEXT = (
 
 def check_chat(path, template):
     data, wanted = b"", b""
+    earlier = [("user", "¿Qué?"), ("assistant", " Nada.\n")]
     for user in ("Hello", "", "  two\nlines \n", "quotes \" ' \\n {{ x }} <|im_end|>", "漢字 🙂"):
         for system in (None, "Be brief.", "", "multi\nline é"):
-            messages = [{"role": "user", "content": user}]
-            if system is not None:
-                messages.insert(0, {"role": "system", "content": system})
-                data += records([system.encode()], 1)
-            data += records([user.encode()], 0)
-            text = render(template, messages).encode()
-            wanted += struct.pack("<I", len(text)) + text
+            for turns in ([], earlier, 2 * earlier):
+                messages = ([] if system is None else [("system", system)]) + turns + [("user", user)]
+                flags = [{"system": 1, "user": 2, "assistant": 3}[role] for role, _ in messages[:-1]] + [0]
+                data += records([content.encode() for _, content in messages], flags)
+                text = render(template, [{"role": r, "content": c} for r, c in messages]).encode()
+                wanted += struct.pack("<I", len(text)) + text
     assert tool("chat", path, data) == wanted
 
 

@@ -9,8 +9,9 @@
  *
  * `tokenize_tool info MODEL` prints names, ids and the ends of text, one "key value" a line.
  *
- * `tokenize_tool chat MODEL` reads the same kind of records: with flag 1 a system message for the
- * record that follows, else a user message, for which (u32 length, wrapped bytes) comes back. */
+ * `tokenize_tool chat MODEL` reads the same kind of records, one a message: with flag 1 a system's,
+ * 2 an earlier one of the user's, 3 an assistant's; 0 the last, for which (u32 length, the bytes of
+ * the whole conversation) comes back. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -88,29 +89,27 @@ static int info(const text_vocab *v) {
 }
 
 static int chat(const text_vocab *v) {
+    static const char *const roles[] = {"user", "system", "user", "assistant"};
+    enum { MAX = 8 };
     td_error err = {0};
-    td_buf text = {0}, system = {0}, out = {0};
+    td_buf texts[MAX] = {0}, out = {0};
+    td_message messages[MAX];
     uint32_t head[2];
-    bool has_system = false;
-    int rc = 0;
-    while (!rc && read_record(head, &text)) {
-        if (head[0] & 1) {
-            system.len = 0;
-            td_buf_append(&system, text.data, text.len);
-            has_system = true;
-            continue;
-        }
+    int rc = 0, n = 0;
+    while (!rc && n < MAX && read_record(head, &texts[n])) {
+        messages[n] = (td_message){roles[head[0] & 3], texts[n].data, texts[n].len};
+        n++;
+        if (head[0]) continue;
         out.len = 0;
-        if (text_chat_wrap(v, has_system ? system.data : NULL, text.data, text.len, &out, &err))
-            rc = fail(&err);
-        has_system = false;
+        if (text_chat_wrap(v, messages, (size_t)n, &out, &err)) rc = fail(&err);
+        n = 0;
         uint32_t len = (uint32_t)out.len;
         if (rc) break;
         fwrite(&len, sizeof len, 1, stdout);
         fwrite(out.data, 1, out.len, stdout);
     }
-    td_buf_free(&text);
-    td_buf_free(&system);
+    for (int i = 0; i < MAX; i++)
+        td_buf_free(&texts[i]);
     td_buf_free(&out);
     return rc;
 }

@@ -55,7 +55,7 @@ static void text(void **state) {
     td_token_text(m, 1000, true, &len);
     assert_int_equal(len, 0);
     char *chat = NULL;
-    assert_int_equal(td_chat_wrap(m, NULL, "hi", 2, &chat, &n, &err), TD_E_UNSUPPORTED);
+    assert_int_equal(td_chat_wrap(m, &(td_message){"user", "hi", 2}, 1, &chat, &n, &err), TD_E_UNSUPPORTED);
     assert_null(chat);
     td_model_close(&m);
 }

@@ -160,7 +160,7 @@ static void damaged_files(void **state) {
         }
         text_stream_flush(&s, &out);
         out.len = 0;
-        (void)text_chat_wrap(v, NULL, "u", 1, &out, &err);
+        (void)text_chat_wrap(v, &(td_message){"user", "u", 1}, 1, &out, &err);
         td_buf_free(&out);
         free(tokens);
         text_vocab_close(v);
