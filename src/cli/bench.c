@@ -1,6 +1,5 @@
 /* tandem bench: plain against speculative decoding of the same prompts, and what the machine gives.
- * The measuring is the bench room's; here are prompts, tables and JSON. */
-#include <ctype.h>
+ * The measuring is the bench room's; here are tables and JSON. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +30,7 @@ enum {
     N_WIDTHS = sizeof widths / sizeof *widths,
     PASS_CONTEXT = 512,
     PASS_ROUNDS = 5,
-    PROBE_BYTES = 1 << 30,
-    MAX_PROMPTS = 1000
+    PROBE_BYTES = 1 << 30
 };
 
 typedef struct bench {
@@ -52,64 +50,14 @@ typedef struct bench {
 
 /* ---- prompts ---- */
 
-static int add_prompt(bench *b, const char *text, size_t len) {
-    cli_prompt *more = realloc(b->prompts, (size_t)(b->n_prompts + 1) * sizeof *more);
-    if (!more) return cli_failed("out of memory");
-    b->prompts = more;
-    more += b->n_prompts++;
-    *more = (cli_prompt){.text = malloc(len + 1), .len = len};
-    if (!more->text) return cli_failed("out of memory");
-    memcpy(more->text, text, len);
-    more->text[len] = 0;
-    return CLI_OK;
-}
-
-static int add_json_prompt(bench *b, const char *path, int number, const char *line, size_t len) {
-    json_error_t why;
-    json_t *v = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    const json_t *text = json_is_object(v) ? json_object_get(v, "prompt") : v;
-    int rc = CLI_OK;
-    if (!v)
-        rc = cli_failed("%s, line %d: not JSON: %s", path, number, why.text);
-    else if (!json_is_string(text))
-        rc = cli_failed("%s, line %d: needs a string, or an object with a string \"prompt\"", path,
-                        number);
-    else
-        rc = add_prompt(b, json_string_value(text), json_string_length(text));
-    json_decref(v);
-    return rc;
-}
-
-static int read_prompts_file(bench *b, const char *path) {
-    char *text;
-    size_t len;
-    int rc = cli_read_file(path, &text, &len), number = 1;
-    if (rc) return rc;
-    for (size_t i = 0; i < len && !rc; number++) {
-        const char *end = memchr(text + i, '\n', len - i);
-        const size_t n = end ? (size_t)(end - text) - i : len - i;
-        size_t blank = 0;
-        while (blank < n && isspace((unsigned char)text[i + blank]))
-            blank++;
-        if (blank < n) {
-            rc = b->n_prompts == MAX_PROMPTS
-                     ? cli_failed("%s: more than %d prompts", path, MAX_PROMPTS)
-                     : add_json_prompt(b, path, number, text + i, n);
-        }
-        i += n + 1;
-    }
-    free(text);
-    if (!rc && !b->n_prompts) rc = cli_failed("%s holds no prompt", path);
-    return rc;
-}
-
 static int read_prompts(bench *b, const cli_args *a) {
-    if (a->prompts_file) return read_prompts_file(b, a->prompts_file);
-    if (!a->prompt && !a->prompt_file) return add_prompt(b, builtin_prompt, strlen(builtin_prompt));
-    int rc = add_prompt(b, "", 0);
-    if (rc) return rc;
-    cli_prompt_close(&b->prompts[0]);
-    return cli_prompt_read(&b->prompts[0], a);
+    if (a->prompts) return cli_prompts_read(&b->prompts, &b->n_prompts, a);
+    if (!(b->prompts = calloc(1, sizeof *b->prompts))) return cli_failed("out of memory");
+    cli_prompt *p = b->prompts;
+    b->n_prompts = 1;
+    if (a->prompt || a->prompt_file) return cli_prompt_read(p, a);
+    p->len = sizeof builtin_prompt - 1;
+    return (p->text = strdup(builtin_prompt)) ? CLI_OK : cli_failed("out of memory");
 }
 
 /* ---- the tables ---- */
@@ -140,6 +88,14 @@ static void print_models(const bench *b) {
     }
     const int n = td_model_get_info(b->models.target)->n_threads;
     printf("machine  %s, %d thread%s\n", b->models.cpu, n, n == 1 ? "" : "s");
+}
+
+static void print_prompt(const bench *b, int i) {
+    const char *id = b->prompts[i].id;
+    printf("\nprompt %d of %d", i + 1, b->n_prompts);
+    if (!id) return;
+    printf(", ");
+    cli_print_safe(stdout, id, strlen(id), 20);
 }
 
 static void print_header(void) {
@@ -214,8 +170,9 @@ static int compare(bench *b, const cli_args *a) {
         const td_code rc = bench_compare(b->session, &plan, cases, tick_compare, b, &err);
         cli_progress_end();
         if (rc) return cli_error(&err);
-        printf("\nprompt %d of %d: %zu tokens, then %d; %d run%s of each\n", p + 1, b->n_prompts,
-               plan.n_prompt, cases[0].n_tokens, a->n_runs, a->n_runs == 1 ? "" : "s");
+        print_prompt(b, p);
+        printf(": %zu tokens, then %d; %d run%s of each\n", plan.n_prompt, cases[0].n_tokens,
+               a->n_runs, a->n_runs == 1 ? "" : "s");
         print_header();
         for (int i = 0; i <= b->n_k; i++)
             print_case(&cases[i], b->greedy);
@@ -321,10 +278,14 @@ static json_t *json_passes(const bench *b) {
 
 static json_t *to_json(const bench *b, const cli_args *a) {
     json_t *prompts = json_array();
-    for (int p = 0; p < b->n_prompts; p++)
+    for (int i = 0; i < b->n_prompts; i++) {
+        const cli_prompt *p = &b->prompts[i];
         json_array_append_new(prompts,
-                              json_pack("{s:i, s:o}", "prompt_tokens", (int)b->prompts[p].n,
-                                        "cases", json_cases(b, b->cases + p * (1 + b->n_k))));
+                              json_pack("{s:o, s:o, s:o, s:i, s:o}", "id", cli_json_text(p->id),
+                                        "set", cli_json_text(p->set), "lang",
+                                        cli_json_text(p->lang), "prompt_tokens", (int)p->n, "cases",
+                                        json_cases(b, b->cases + i * (1 + b->n_k))));
+    }
     return json_pack("{s:o, s:o, s:i, s:i, s:f, s:o, s:o, s:o, s:o}", "target",
                      cli_json_model(b->models.target), "draft", cli_json_model(b->models.draft),
                      "n_predict", a->n_predict, "runs", a->n_runs, "temperature",

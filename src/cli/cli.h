@@ -53,7 +53,7 @@ typedef struct cli_args {
     int n_threads, n_ctx; /* n_ctx -1: the library's default; 0: as trained */
     td_kv_type cache_type_k, cache_type_v;
     /* prompt */
-    const char *prompt, *prompt_file, *prompts_file, *system;
+    const char *prompt, *prompt_file, *prompts, *system;
     bool chat, escape, no_special;
     /* generating; bias, stops, k are (n_bias), (n_stops), (n_k) */
     int n_predict;
@@ -180,20 +180,40 @@ typedef struct cli_models {
 int cli_models_open(cli_models *m, const cli_args *a, bool draft);
 void cli_models_close(cli_models *m);
 
+/* A text to continue, or messages to answer. */
 typedef struct cli_prompt {
-    char *text; /* owned */
+    char *text; /* owned; NULL where there are messages */
     size_t len;
+    td_message *messages; /* (n_messages), owned; their texts are source's */
+    size_t n_messages;
+    const char *id, *set, *lang; /* source's, or static; NULL: not said */
+    json_t *source;              /* owned; what a file of prompts says */
     td_token *tokens; /* owned; n of them */
     size_t n;
 } cli_prompt;
 
 /* -p, -f or standard input, in this order. */
 int cli_prompt_read(cli_prompt *p, const cli_args *a);
-/* Wraps (--chat) and tokenises; an empty text becomes BOS where the model has one. */
+/* Wraps (messages, and with --chat the text) and tokenises; an empty text becomes BOS where the
+ * model has one. */
 int cli_prompt_encode(cli_prompt *p, const cli_args *a, const td_model *m);
 void cli_prompt_close(cli_prompt *p);
 /* Makes ready for TD_DRAFT_AUTO: reads what passes cost on this machine, or measures it, with progress. */
 int cli_calibrate(td_session *s, const cli_args *a);
+/* --prompts (prompts.c): appends the prompts of each file or set named, in order, to *list, (*n),
+ * which begins NULL and empty; close each and free the list, also after a failure. */
+int cli_prompts_read(cli_prompt **list, int *n, const cli_args *a);
+
+/* The sets of bench/prompts, built in by embed.py: the bytes of their files. */
+typedef struct cli_prompt_set {
+    const char *name;
+    const unsigned char *text;
+    size_t len;
+} cli_prompt_set;
+enum { CLI_N_PROMPT_SETS = 7 };
+extern const cli_prompt_set cli_prompt_sets[CLI_N_PROMPT_SETS];
+
+
 /* Says what is wrong with --logit-bias ids for this model. */
 int cli_check_bias(const cli_args *a, const td_model *m);
 /* Fills in everything but draft_max and the callbacks; borrows a. */

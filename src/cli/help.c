@@ -24,7 +24,7 @@ static const struct {
      "exits with 130; a second one ends at once.\n\n"
      "The sampler works in this order: logit bias, penalties, top-k, top-p, min-p, temperature."},
     {CLI_BENCH, "bench",
-     "tandem bench -m TARGET -md DRAFT [-p TEXT | -f FILE | --prompts FILE] [options]\n"
+     "tandem bench -m TARGET -md DRAFT [-p TEXT | -f FILE | --prompts LIST] [options]\n"
      "tandem bench --cost -m MODEL [-c LIST] [--rows LIST] [options]\n"
      "tandem bench --roofline | --kernels [--type LIST] [--rows LIST] [options]",
      "measure here: plain against speculative decoding, passes, kernels",
@@ -188,7 +188,7 @@ void cli_print_help(FILE *f) {
                "  tandem run -m target.gguf -md draft.gguf -p 'def quicksort(xs):' --temp 0\n"
                "  tandem run -m target.gguf --chat -p 'Why is the sky blue?'\n"
                "  git diff | tandem run -m target.gguf -md draft.gguf --chat -p - --temp 0\n"
-               "  tandem bench -m target.gguf -md draft.gguf -k 2,4,8\n"
+               "  tandem bench -m target.gguf -md draft.gguf -k 2,4,8 --prompts code,prose\n"
                "  tandem bench --cost -m target.gguf -c 512 --rows 1-9\n"
                "  tandem inspect target.gguf\n\n");
     wrap(f, "'tandem --version' prints the version and the instruction set in use.", 0, 0);

@@ -65,14 +65,17 @@ static const option options[] = {
      AT(prompt)},
     {"Prompt", "-f --file", "FILE", "the prompt, byte for byte, the last newline too", BOTH, TEXT,
      AT(prompt_file)},
-    {"Prompt", "--prompts", "FILE",
-     "many prompts, a JSON value a line: a string or an object with \"prompt\"", CLI_BENCH, TEXT,
-     AT(prompts_file)},
+    {"Prompt", "--prompts", "LIST",
+     "many prompts: of the sets code, edit, prose, chat, summary, json, math, as in code,math, or "
+     "all of them; or of files, where each line or item of an array is a text, {\"prompt\"}, "
+     "{\"messages\"}, {\"turns\"}, {\"question\"} or {\"conversations\"}",
+     CLI_BENCH, TEXT, AT(prompts)},
     {"Prompt", "--chat", NULL,
-     "wrap the prompt as a user's message in the model's chat template (ChatML)", BOTH, FLAG,
-     AT(chat)},
-    {"Prompt", "-sys --system-prompt", "TEXT", "with --chat: the system message", BOTH, TEXT,
-     AT(system)},
+     "wrap the prompt as a user's message in the model's chat template (ChatML), as is always done "
+     "with the messages and questions of --prompts",
+     BOTH, FLAG, AT(chat)},
+    {"Prompt", "-sys --system-prompt", "TEXT",
+     "with --chat: the system message, where a prompt brings none", BOTH, TEXT, AT(system)},
     {"Prompt", "-e --escape", NULL,
      "read \\n \\r \\t \\\\ \\\" \\' \\xHH in -p, -sys and --stop as the characters they stand for",
      BOTH, FLAG, AT(escape)},
@@ -568,7 +571,7 @@ static int check_together(cli_args *a, const bool *given) {
     if (!a->model)
         return a->draft ? cli_misuse("-md needs a target as well: -m FILE")
                         : cli_misuse("%s needs a model: -m FILE", command);
-    if (!!a->prompt + !!a->prompt_file + !!a->prompts_file > 1)
+    if (!!a->prompt + !!a->prompt_file + !!a->prompts > 1)
         return cli_misuse("give one of -p, -f%s", a->command == CLI_BENCH ? " and --prompts" : "");
     if (a->system && !a->chat) return cli_misuse("-sys needs --chat");
     if (a->chat && a->no_special)

@@ -26,14 +26,22 @@ static int tokenize(cli_prompt *p, const td_model *m, const char *text, size_t l
     return CLI_OK;
 }
 
+/* The messages, or the text as a user's, behind the system message of -sys where they have none. */
 static int encode_chat(cli_prompt *p, const cli_args *a, const td_model *m) {
-    const td_message messages[] = {{"system", a->system, a->system ? strlen(a->system) : 0},
-                                   {"user", p->text, p->len}};
+    const td_message user = {"user", p->text, p->len};
+    const td_message *from = p->n_messages ? p->messages : &user;
+    const size_t n_from = p->n_messages ? p->n_messages : 1;
+    td_message *all = calloc(n_from + 1, sizeof *all);
+    size_t n = 0, len;
     char *text;
-    size_t len;
     td_error err;
-    if (td_chat_wrap(m, messages + !a->system, a->system ? 2 : 1, &text, &len, &err))
-        return cli_error(&err);
+    if (!all) return cli_failed("out of memory");
+    if (a->system && strcmp(from->role, "system"))
+        all[n++] = (td_message){"system", a->system, strlen(a->system)};
+    memcpy(all + n, from, n_from * sizeof *all);
+    const td_code code = td_chat_wrap(m, all, n + n_from, &text, &len, &err);
+    free(all);
+    if (code) return cli_error(&err);
     /* the template holds all control tokens it wants: nothing is added */
     const int rc = tokenize(p, m, text, len, false, true);
     td_free(text);
@@ -42,7 +50,7 @@ static int encode_chat(cli_prompt *p, const cli_args *a, const td_model *m) {
 
 int cli_prompt_encode(cli_prompt *p, const cli_args *a, const td_model *m) {
     int rc;
-    if (a->chat) {
+    if (a->chat || p->n_messages) {
         rc = encode_chat(p, a, m);
     } else {
         rc = tokenize(p, m, p->text, p->len, true, !a->no_special);
@@ -62,6 +70,8 @@ int cli_prompt_encode(cli_prompt *p, const cli_args *a, const td_model *m) {
 
 void cli_prompt_close(cli_prompt *p) {
     free(p->text);
+    free(p->messages);
+    json_decref(p->source);
     td_free(p->tokens);
     *p = (cli_prompt){0};
 }

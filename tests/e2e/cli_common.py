@@ -7,7 +7,7 @@ import pytest
 
 BUILD = os.environ.get("TANDEM_BUILD")
 MODELS = os.environ.get("TANDEM_MODELS")
-TANDEM = pathlib.Path(BUILD or ".") / "src" / "cli" / "tandem"
+TANDEM = (pathlib.Path(BUILD or ".") / "src" / "cli" / "tandem").resolve()  # tests may run it in other folders
 
 SMOL = "smollm2-135m-instruct-q4_1.gguf"
 QWEN = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
