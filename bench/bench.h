@@ -1,6 +1,7 @@
 /* Measuring: how fast this machine reads and computes, how near to that the kernels and the passes
- * come, and plain against speculative decoding, all in one process, in turn. Used by `tandem bench`;
- * knows the public API, the kernels' table and src/base, nothing else. */
+ * come, and plain against speculative decoding, all in one process, in turn; and what to expect of a
+ * model from that. Used by `tandem bench` and `tandem plan`; knows the public API, the kernels'
+ * table and src/base, nothing else. */
 #ifndef TD_BENCH_H
 #define TD_BENCH_H
 
@@ -40,8 +41,93 @@ void bench_limits_raise(bench_limits *best, const bench_limits *by);
  * and float multiply-adds use the same units one after the other, so their times add up. */
 double bench_roofline_ms(const bench_limits *l, double bytes, double int_macs, double float_macs);
 
+/* A few devices by name (gpu.c says what is assumed); NULL after the last. */
+typedef struct bench_gpu {
+    const char *name;
+    double memory_bytes;
+    bench_limits limits; /* dot: int8, fma: fp16 */
+} bench_gpu;
+const bench_gpu *bench_gpu_get(int i);
+/* Case, spaces and hyphens do not count, and a part that only one name has is enough: "4090". NULL:
+ * none, or several. */
+const bench_gpu *bench_gpu_find(const char *name);
+
 /* Asked before each step: what is measured, steps done and in all. False ends with TD_E_CANCELLED. */
 typedef bool bench_tick_fn(void *user, const char *what, int done, int total);
+
+/* ---- what to expect of a model on a machine, before anything is loaded ---- */
+
+/* What passes of a model move and compute. Counts, as doubles. */
+typedef struct bench_sizes {
+    double weight_bytes, step_bytes; /* all weights; those that a pass reads */
+    double int_macs, float_macs;     /* multiply-adds of a row: quantised and float matrices */
+    double prefill_int_macs, prefill_float_macs; /* the same without the output matrix */
+    double kv_values, window_values; /* K and V of a position: layers of full attention, windowed */
+    double window;                   /* positions the latter see; 0: there are none */
+    double group;                    /* query heads a KV head */
+} bench_sizes;
+
+/* Of the KV behind n_context positions, `bits` a value. */
+double bench_kv_bytes(const bench_sizes *s, double bits, double n_context);
+
+enum { BENCH_CACHES = 3, BENCH_BATCHES = 6, BENCH_SPEC_BATCHES = 3, BENCH_SPEC_K = 8 };
+
+typedef struct bench_forecast_in {
+    bench_sizes target, draft; /* draft.weight_bytes 0: there is none */
+    bench_limits limits;       /* above 0 */
+    double memory_bytes;
+    double kv_bits; /* a value in the caches takes, in all that is timed */
+    int n_context, n_prompt, n_answer; /* tokens, above 0 */
+    double acceptance;                 /* of a drafted token, 0 to 1 */
+} bench_forecast_in;
+
+/* A pass by its roofline. float_macs: those of float matrices and of attention. */
+typedef struct bench_pass {
+    double bytes, int_macs, float_macs;
+    double read_ms, arithmetic_ms, ms; /* ms: the longer of the two */
+} bench_pass;
+
+/* KV of target and draft together, by the width of a value. */
+typedef struct bench_cache {
+    double bits;                       /* 16, 8.5, 4.5 */
+    double token_bytes, window_bytes;  /* a position in the full layers; the windows, once full */
+    double context_bytes;              /* both, behind n_context positions */
+    double longest;                    /* positions that memory holds; INFINITY: windows only */
+} bench_cache;
+
+/* A row for each of so many streams, all n_context long. */
+typedef struct bench_batch {
+    int streams; /* 1, 2, 4, 8, 16, 32 */
+    bench_pass pass;
+    double tok_per_s; /* of all streams */
+} bench_batch;
+
+/* S(k) = E[N] / (k c + v(k + 1)), c = draft_ms / plain_ms (Leviathan et al., arXiv 2211.17192, with
+ * the pass of k + 1 rows not for free). Sampling and accepting count as nothing. */
+typedef struct bench_speculation {
+    int streams;                               /* 1, 4, 16 */
+    double plain_ms, draft_ms;                 /* a row for each stream: target, draft */
+    double v[BENCH_SPEC_K];                    /* [k - 1]: T(k + 1 rows) / T(1) of the target */
+    double speedup[BENCH_SPEC_K];              /* [k - 1]: S(k) */
+    int best_k;                                /* 0: no length gains */
+} bench_speculation;
+
+typedef struct bench_forecast {
+    double free_bytes; /* memory less the weights; below 0: they do not fit */
+    bench_cache caches[BENCH_CACHES];
+    bench_pass empty, full, answer; /* one row behind 0, n_context and, amid the answer, n_prompt +
+                                       n_answer / 2 positions */
+    bench_pass prefill;             /* all of the prompt; no logits */
+    double answer_ms;               /* n_answer tokens, plainly */
+    bench_batch batch[BENCH_BATCHES];
+    double streams_fit;  /* contexts of n_context that memory holds */
+    double streams_turn; /* from so many on arithmetic is the longer side; INFINITY: never */
+    double expected[BENCH_SPEC_K]; /* [k - 1]: E[N] = (1 - a^(k+1)) / (1 - a), tokens a pass */
+    bench_speculation speculation[BENCH_SPEC_BATCHES]; /* zero without a draft */
+} bench_forecast;
+
+/* Pure: no allocation, cannot fail. */
+void bench_forecast_make(bench_forecast *out, const bench_forecast_in *in);
 
 /* ---- order statistics of a few numbers ---- */
 
