@@ -1,6 +1,7 @@
-/* The command line: one file a command (run, bench, inspect, help), and what they share. One table
+/* The command line: one file a command (run, bench, plan, inspect, help), and what they share. One table
  * of options (options.c) drives parsing and help alike. Results go to standard output, everything
- * else to standard error. Stands on the public API; bench adds the bench room. */
+ * else to standard error. Stands on the public API; bench and plan add the
+ * bench room. */
 #ifndef TD_CLI_H
 #define TD_CLI_H
 
@@ -19,12 +20,15 @@ enum {
     CLI_ROWS_MAX = 512,   /* --rows: rows of the widest product */
     CLI_BENCH_RUNS = 4,   /* even: as many runs begin with plain as with speculation */
     CLI_MEASURE_RUNS = 5, /* of --roofline, --kernels and --cost */
-    CLI_BENCH_PREDICT = 128
+    CLI_BENCH_PREDICT = 128,
+    CLI_PLAN_PROMPT = 512, /* --prompt-tokens, --answer-tokens */
+    CLI_PLAN_ANSWER = 128,
+    CLI_PLAN_CONTEXT = 4096
 };
 
 /* ---- commands and their options ---- */
 
-typedef enum cli_command { CLI_RUN = 1, CLI_BENCH = 2, CLI_INSPECT = 4 } cli_command;
+typedef enum cli_command { CLI_RUN = 1, CLI_BENCH = 2, CLI_INSPECT = 4, CLI_PLAN = 8 } cli_command;
 
 /* What bench measures; bits. */
 typedef enum cli_mode {
@@ -72,6 +76,13 @@ typedef struct cli_args {
     const char *types;
     int rows[CLI_ROWS_MAX], contexts[CLI_LIST_MAX];
     int n_rows, n_contexts;
+    /* planning; 0: not given */
+    double params, bits, draft_params, draft_bits; /* bits: a parameter */
+    double ram, bandwidth, flops;                  /* bytes, bytes/s, operations/s */
+    double acceptance;                             /* -1: not given */
+    int n_layers, n_heads, n_kv_heads, head_dim;
+    int prompt_tokens, answer_tokens;
+    const char *gpu;
     /* output */
     const char *json;
     bool print_json; /* --format json */
@@ -89,12 +100,15 @@ void cli_args_free(cli_args *a);
 const char *cli_kv_type_name(td_kv_type type);
 /* The rule in use: "greedy", "token" ... */
 const char *cli_verify_name(const cli_args *a);
+/* Of a value in the caches that -ctk and -ctv ask for, K and V taken as equally wide. */
+double cli_kv_bits(const cli_args *a);
 
 /* Each takes parsed arguments and returns the exit code. */
 int cli_run(cli_args *a);
 int cli_bench(cli_args *a);
 int cli_measure(cli_args *a); /* bench --roofline, --kernels, --cost */
 int cli_inspect(cli_args *a);
+int cli_plan(cli_args *a);
 
 /* ---- help.c ---- */
 
@@ -218,6 +232,18 @@ extern const cli_prompt_set cli_prompt_sets[CLI_N_PROMPT_SETS];
 int cli_check_bias(const cli_args *a, const td_model *m);
 /* Fills in everything but draft_max and the callbacks; borrows a. */
 void cli_generate_options(td_generate_options *opt, const cli_args *a);
+
+/* ---- what bench and plan share (measure.c, sizes.c); their types are bench/bench.h's ---- */
+
+typedef struct bench_probe bench_probe;
+typedef struct bench_sizes bench_sizes;
+
+/* The probe of this machine, with -t threads. */
+int cli_probe_open(bench_probe **probe, const cli_args *a);
+/* Asked before every step of a measurement: shows progress; false after Ctrl-C. */
+bool cli_tick(void *user, const char *what, int done, int total);
+/* Of a model whose architecture is known. */
+void cli_file_sizes(bench_sizes *out, const td_file *f);
 
 /* ---- the meters (report.c) ---- */
 

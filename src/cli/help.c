@@ -53,6 +53,18 @@ static const struct {
      "tokens with its share of I. B and I are measured between the passes. It takes minutes, most "
      "of them for reading the longest context; -c 512 is quicker. With --format json it prints an "
      "array of objects with context, m, ms and roofline_ms, among others."},
+    {CLI_PLAN, "plan",
+     "tandem plan -m MODEL [-md DRAFT --acceptance A] [options]\n"
+     "tandem plan --params N --bits B --layers L --kv-heads H --head-dim D [options]",
+     "what a model takes and gives, here or on another machine",
+     "Says before anything is loaded how much memory a model takes, how long a context fits beside "
+     "it, how fast it can decode and prefill, what a batch gives and whether speculation pays, "
+     "each figure with its formula. The model is a file or a few numbers; the machine is this one, "
+     "measured in a second, or what --gpu, --ram, --bandwidth and --flops say.\n\n"
+     "All speeds are ceilings: a pass takes as long as reading its bytes (B) or its multiply-adds "
+     "(I for quantised weights, F for float ones and attention), whichever is longer, and nothing "
+     "else takes time. 'tandem bench' measures what is reached. Models are dense: of a mixture of "
+     "experts a pass reads a part only, which is not planned."},
     {CLI_INSPECT, "inspect", "tandem inspect FILE [options]", "show what a GGUF file holds",
      "Prints architecture, sizes, tensor types, tokenizer, chat template and the bytes of KV cache "
      "a "
@@ -190,6 +202,7 @@ void cli_print_help(FILE *f) {
                "  git diff | tandem run -m target.gguf -md draft.gguf --chat -p - --temp 0\n"
                "  tandem bench -m target.gguf -md draft.gguf -k 2,4,8 --prompts code,prose\n"
                "  tandem bench --cost -m target.gguf -c 512 --rows 1-9\n"
+               "  tandem plan -m target.gguf -md draft.gguf --acceptance 0.8 --gpu H100\n"
                "  tandem inspect target.gguf\n\n");
     wrap(f, "'tandem --version' prints the version and the instruction set in use.", 0, 0);
     wrap(f, environment, 0, 0);

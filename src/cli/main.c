@@ -4,12 +4,13 @@
 #include "cli/cli.h"
 
 static int unknown_command(const char *word) {
-    static const char *const words[] = {"run", "bench", "inspect", "help"};
+    static const char *const words[] = {"run", "bench", "plan", "inspect", "help"};
     if (word[0] == '-' && word[1])
         return cli_misuse("the command comes first: tandem run %s ...", word);
     const char *near = cli_nearest(word, words, sizeof words / sizeof *words);
     return near ? cli_misuse("unknown command '%s'; did you mean %s?", word, near)
-                : cli_misuse("unknown command '%s'; there are run, bench, inspect and help", word);
+                : cli_misuse("unknown command '%s'; there are run, bench, plan, inspect and help",
+                             word);
 }
 
 static int version(void) {
@@ -50,6 +51,7 @@ int main(int argc, char **argv) {
     else if (!rc)
         rc = command == CLI_RUN     ? cli_run(&args)
              : command == CLI_BENCH ? cli_bench(&args)
+             : command == CLI_PLAN  ? cli_plan(&args)
                                     : cli_inspect(&args);
     cli_args_free(&args);
     return rc;

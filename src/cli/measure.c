@@ -10,14 +10,13 @@
 
 enum { PROBE_BYTES = 1 << 30, PREFILL_TOKENS = 512 };
 
-/* Asked before every step of a measurement. */
-static bool tick(void *user, const char *what, int done, int total) {
+bool cli_tick(void *user, const char *what, int done, int total) {
     (void)user;
     cli_progress(what, done, total, "steps");
     return !cli_stop_signal();
 }
 
-static int open_probe(bench_probe **probe, const cli_args *a) {
+int cli_probe_open(bench_probe **probe, const cli_args *a) {
     td_error err;
     const int n_threads = a->n_threads ? a->n_threads : td_default_threads();
     cli_progress("filling memory", 0, 0, "");
@@ -66,7 +65,7 @@ static int measure_roofline(roofline *out, bench_probe *probe, int n_runs) {
     for (int i = 0; i < 3; i++)
         if (!(v[i] = calloc((size_t)n_runs, sizeof *v[i]))) rc = cli_failed("out of memory");
     for (int r = 0; r < n_runs && !rc; r++) {
-        if (!tick(NULL, "measuring", r, n_runs)) {
+        if (!cli_tick(NULL, "measuring", r, n_runs)) {
             rc = CLI_SIGNAL + cli_stop_signal();
             break;
         }
@@ -107,7 +106,7 @@ static json_t *json_roofline(const roofline *r, const bench_probe *p, int n_runs
 static int run_roofline(const cli_args *a) {
     bench_probe *probe = NULL;
     roofline r;
-    int rc = open_probe(&probe, a);
+    int rc = cli_probe_open(&probe, a);
     if (!rc) rc = measure_roofline(&r, probe, a->n_runs);
     cli_progress_end();
     if (!rc && !a->print_json) {
@@ -214,7 +213,7 @@ static int measure_product(kernel_bench *b, const bench_product *p, const int *r
     bench_product_point points[CLI_ROWS_MAX];
     td_error err;
     const td_code rc = bench_kernels_measure(b->kernels, p, rows, n_rows, b->args->n_runs, points,
-                                             &b->seen, tick, NULL, &err);
+                                             &b->seen, cli_tick, NULL, &err);
     cli_progress_end();
     if (rc == TD_E_MEMORY) { /* the largest ones need a gigabyte */
         cli_warn("%s %dx%d: %s; leaving it out", td_type_get(p->type)->name, p->n_out, p->n_in,
@@ -270,7 +269,7 @@ static json_t *json_limits(const bench_limits *l, const bench_probe *p) {
 static int run_kernels(const cli_args *a) {
     kernel_bench b = {.args = a, .list = json_array()};
     int rc;
-    if ((rc = read_types(&b)) || (rc = open_probe(&b.probe, a)) || (rc = measure_products(&b)))
+    if ((rc = read_types(&b)) || (rc = cli_probe_open(&b.probe, a)) || (rc = measure_products(&b)))
         goto fail;
     rc = write_json(a, json_incref(b.list),
                     json_pack("{s:O, s:i, s:o, s:o}", "products", b.list, "runs", a->n_runs,
@@ -289,20 +288,13 @@ fail:
 static const int cost_contexts[] = {512, 2048, 8192};
 enum { N_COST_CONTEXTS = sizeof cost_contexts / sizeof *cost_contexts, N_COST_ROWS = 32 };
 
-/* What a pass moves and computes, out of the file's table of tensors. */
-typedef struct pass_work {
-    uint64_t weight_bytes, int_macs, float_macs;   /* of a row */
-    uint64_t prefill_int_macs, prefill_float_macs; /* the same without the output matrix */
-    double kv_bytes_per_position, kv_bytes_window; /* full attention; all windowed layers */
-    int window;
-} pass_work;
-
 typedef struct cost_bench {
     const cli_args *args;
     cli_models models;
     td_session *session;
     bench_probe *probe;
-    pass_work work;
+    bench_sizes sizes;
+    double kv_bits; /* a value in the caches, K and V taken as equally wide */
     int rows[TD_MAX_DRAFT + 1], contexts[CLI_LIST_MAX];
     int n_rows, n_contexts;
     bench_prefill prefill;
@@ -310,56 +302,15 @@ typedef struct cost_bench {
     json_t *list;
 } cost_bench;
 
-static bool is_float(const char *type) {
-    return !strcmp(type, "F32") || !strcmp(type, "F16") || !strcmp(type, "BF16");
-}
-
-/* Bytes of K and V over those in f16, for heads whose K is as wide as their V. */
-static double kv_bytes_to_f16(const cli_args *a) {
-    static const double bits[] = {
-        [TD_KV_F16] = 16, [TD_KV_F32] = 32, [TD_KV_Q8_0] = 8.5, [TD_KV_Q4_0] = 4.5};
-    return (bits[a->cache_type_k] + bits[a->cache_type_v]) / 32;
-}
-
-/* Float matrices, and the output matrix by its kind: the embedding where the file has no other. */
-static void count_macs(pass_work *w, const td_file *f, uint64_t row_macs) {
-    td_tensor_info output = {0};
-    for (int i = 0; i < td_file_n_tensors(f); i++) {
-        td_tensor_info t;
-        td_file_get_tensor(f, i, &t);
-        const bool embedding = !strcmp(t.name, "token_embd.weight");
-        if (!strcmp(t.name, "output.weight") || (embedding && !output.name)) output = t;
-        if (t.n_dims == 2 && !embedding && is_float(t.type)) w->float_macs += t.dims[0] * t.dims[1];
-    }
-    const bool tied = output.name && !strcmp(output.name, "token_embd.weight");
-    const uint64_t output_macs = output.name ? output.dims[0] * output.dims[1] : 0;
-    if (tied && is_float(output.type)) w->float_macs += output_macs;
-    if (w->float_macs > row_macs) w->float_macs = row_macs;
-    w->int_macs = row_macs - w->float_macs;
-    w->prefill_int_macs = w->int_macs;
-    w->prefill_float_macs = w->float_macs;
-    if (!output.name) return;
-    uint64_t *from = is_float(output.type) ? &w->prefill_float_macs : &w->prefill_int_macs;
-    *from -= output_macs < *from ? output_macs : *from;
-}
-
-static int read_work(pass_work *w, const cli_args *a, const td_model_info *m) {
+static int read_sizes(cost_bench *b) {
     td_file *f;
     td_error err;
-    if (td_file_open(&f, a->model, &err)) return cli_error(&err);
-    const td_file_info *info = td_file_get_info(f);
-    *w = (pass_work){.weight_bytes = m->step_bytes, .window = info->window};
-    w->kv_bytes_per_position = (double)info->kv_bytes_per_token_f16 * kv_bytes_to_f16(a);
-    w->kv_bytes_window = (double)info->kv_bytes_window_f16 * kv_bytes_to_f16(a);
-    count_macs(w, f, m->row_macs);
+    if (td_file_open(&f, b->args->model, &err)) return cli_error(&err);
+    cli_file_sizes(&b->sizes, f);
+    b->sizes.step_bytes = (double)td_model_get_info(b->models.target)->step_bytes; /* in panels */
+    b->kv_bits = cli_kv_bits(b->args);
     td_file_close(&f);
     return CLI_OK;
-}
-
-static uint64_t kv_bytes(const pass_work *w, int n_context) {
-    const double in_window =
-        w->window ? fmin((double)n_context / w->window, 1) * w->kv_bytes_window : 0;
-    return (uint64_t)(w->kv_bytes_per_position * n_context + in_window);
 }
 
 static void choose_work(cost_bench *b) {
@@ -384,9 +335,7 @@ static int open_cost(cost_bench *b) {
     const cli_args *a = b->args;
     td_error err;
     int rc;
-    if ((rc = cli_models_open(&b->models, a, false)) ||
-        (rc = read_work(&b->work, a, td_model_get_info(b->models.target))))
-        return rc;
+    if ((rc = cli_models_open(&b->models, a, false)) || (rc = read_sizes(b))) return rc;
     choose_work(b);
     const int most = b->rows[b->n_rows - 1];
     const int longest = b->contexts[b->n_contexts - 1] + most;
@@ -397,7 +346,7 @@ static int open_cost(cost_bench *b) {
                                     .draft_max = most - 1};
     if (td_session_open(&b->session, b->models.target, NULL, &opt, &err)) return cli_error(&err);
     cli_stop_session(b->session);
-    return open_probe(&b->probe, a);
+    return cli_probe_open(&b->probe, a);
 }
 
 static void print_cost_head(const cost_bench *b) {
@@ -406,7 +355,7 @@ static void print_cost_head(const cost_bench *b) {
     printf("target   ");
     cli_print_safe(stdout, *m->name ? m->name : m->path, strlen(*m->name ? m->name : m->path), 40);
     printf(" (%s)\npass     %s of weights, %.3f Gmac a row\n", m->arch,
-           cli_size(size, b->work.weight_bytes), (double)m->row_macs / 1e9);
+           cli_size(size, m->step_bytes), (double)m->row_macs / 1e9);
     print_machine(b->probe, b->args->n_runs);
     printf("Roofline: weights and KV over the read limit, or the multiply-adds of the\n"
            "matrices (attention's are not in it) over %s, whichever is longer.\n",
@@ -420,9 +369,10 @@ static int measure_prefill(cost_bench *b) {
     td_error err;
     *p = (bench_prefill){.n_tokens = PREFILL_TOKENS,
                          .n_rounds = b->args->n_runs,
-                         .int_macs = b->work.prefill_int_macs,
-                         .float_macs = b->work.prefill_float_macs};
-    const td_code rc = bench_measure_prefill(b->session, b->probe, p, m->n_vocab, tick, NULL, &err);
+                         .int_macs = (uint64_t)b->sizes.prefill_int_macs,
+                         .float_macs = (uint64_t)b->sizes.prefill_float_macs};
+    const td_code rc =
+        bench_measure_prefill(b->session, b->probe, p, m->n_vocab, cli_tick, NULL, &err);
     cli_progress_end();
     if (rc) return cli_error(&err);
     if (b->args->print_json) return CLI_OK;
@@ -477,12 +427,12 @@ static int measure_contexts(cost_bench *b) {
                         .rows = b->rows,
                         .n_rows = b->n_rows,
                         .n_rounds = b->args->n_runs,
-                        .weight_bytes = b->work.weight_bytes,
-                        .kv_bytes = kv_bytes(&b->work, b->contexts[i]),
-                        .int_macs = b->work.int_macs,
-                        .float_macs = b->work.float_macs,
+                        .weight_bytes = (uint64_t)b->sizes.step_bytes,
+                        .kv_bytes = (uint64_t)bench_kv_bytes(&b->sizes, b->kv_bits, b->contexts[i]),
+                        .int_macs = (uint64_t)b->sizes.int_macs,
+                        .float_macs = (uint64_t)b->sizes.float_macs,
                         .points = b->points};
-        const td_code rc = bench_measure_cost(b->session, b->probe, &c, tick, NULL, &err);
+        const td_code rc = bench_measure_cost(b->session, b->probe, &c, cli_tick, NULL, &err);
         cli_progress_end();
         if (rc) return cli_error(&err);
         if (!b->args->print_json) print_cost(&c);

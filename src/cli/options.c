@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cli/cli.h"
 
@@ -24,8 +25,22 @@ typedef enum kind {
     CONTEXT,   /* run: one number; bench: a list */
     DRAFT_MAX, /* the same */
     ROWS,      /* a list */
-    FORMAT
+    FORMAT,
+    QUANTITY /* double in min..max, with a unit of a list */
 } kind;
+
+/* What may stand behind a quantity, "" where nothing may; NULL ends it. The first is shown in
+ * messages. */
+typedef struct unit {
+    const char *name;
+    double scale;
+} unit;
+
+static const unit no_unit[] = {{"", 1}, {NULL, 0}};
+static const unit counts[] = {{"B", 1e9}, {"", 1}, {"K", 1e3}, {"M", 1e6}, {"T", 1e12}, {NULL, 0}};
+static const unit sizes[] = {{"GB", 1e9}, {"MB", 1e6}, {"TB", 1e12}, {"GiB", 0x1p30}, {NULL, 0}};
+static const unit rates[] = {{"GB/s", 1e9}, {"MB/s", 1e6}, {"TB/s", 1e12}, {NULL, 0}};
+static const unit flops[] = {{"GFLOPS", 1e9}, {"TFLOPS", 1e12}, {NULL, 0}};
 
 typedef struct option {
     const char *group, *names, *arg, *help;
@@ -34,6 +49,7 @@ typedef struct option {
     size_t offset;
     double min, max;
     unsigned modes; /* of bench, where it is more than plain comparison; 0: CLI_COMPARE */
+    const unit *units;
 } option;
 
 #define AT(field) offsetof(cli_args, field)
@@ -43,22 +59,54 @@ typedef struct option {
 
 static const option options[] = {
     {"Models", "-m --model", "FILE",
-     "the target model, a GGUF file; of a split file the first part", BOTH | CLI_INSPECT, TEXT,
-     AT(model), .modes = CLI_COMPARE | CLI_COST},
+     "the target model, a GGUF file; of a split file the first part", BOTH | CLI_INSPECT | CLI_PLAN,
+     TEXT, AT(model), .modes = CLI_COMPARE | CLI_COST},
     {"Models", "-md --model-draft", "FILE",
-     "the draft model, a small one with the same vocabulary; without it nothing is drafted", BOTH,
-     TEXT, AT(draft)},
+     "the draft model, a small one with the same vocabulary; without it nothing is drafted",
+     BOTH | CLI_PLAN, TEXT, AT(draft)},
     {"Models", "-c --ctx-size", "N",
      "positions of the context; 0: as many as the model was trained for; default: the smaller of "
      "that and 4096 (bench: what the work needs; --cost: a list, default 512,2048,8192)",
-     BOTH, CONTEXT, AT(n_ctx), 0, 1 << 28, CLI_COMPARE | CLI_COST},
-    {"Models", "-t --threads", "N", "threads; default: the cores this process may use", BOTH, INT,
-     AT(n_threads), 1, 1024, ANY_MODE},
+     BOTH | CLI_PLAN, CONTEXT, AT(n_ctx), 0, 1 << 28, CLI_COMPARE | CLI_COST},
+    {"Models", "-t --threads", "N", "threads; default: the cores this process may use",
+     BOTH | CLI_PLAN, INT, AT(n_threads), 1, 1024, ANY_MODE},
     {"Models", "-ctk --cache-type-k", "TYPE",
-     "keys in the KV caches: f32, f16, q8_0 or q4_0; default f16", BOTH, KV_TYPE, AT(cache_type_k),
-     .modes = CLI_COMPARE | CLI_COST},
-    {"Models", "-ctv --cache-type-v", "TYPE", "values in the KV caches; the same types", BOTH,
-     KV_TYPE, AT(cache_type_v), .modes = CLI_COMPARE | CLI_COST},
+     "keys in the KV caches: f32, f16, q8_0 or q4_0; default f16", BOTH | CLI_PLAN, KV_TYPE,
+     AT(cache_type_k), .modes = CLI_COMPARE | CLI_COST},
+    {"Models", "-ctv --cache-type-v", "TYPE", "values in the KV caches; the same types",
+     BOTH | CLI_PLAN, KV_TYPE, AT(cache_type_v), .modes = CLI_COMPARE | CLI_COST},
+
+    {"Model without a file", "--params", "N", "parameters, such as 8B or 500M (K, M, B, T)",
+     CLI_PLAN, QUANTITY, AT(params), 1e6, 1e14, .units = counts},
+    {"Model without a file", "--bits", "B",
+     "bits a parameter, such as 4.5; 16 and more are counted as floats", CLI_PLAN, QUANTITY,
+     AT(bits), 1, 32, .units = no_unit},
+    {"Model without a file", "--layers", "N", "layers", CLI_PLAN, INT, AT(n_layers), 1, 4096},
+    {"Model without a file", "--kv-heads", "N", "heads of keys and values", CLI_PLAN, INT,
+     AT(n_kv_heads), 1, 4096},
+    {"Model without a file", "--head-dim", "N", "values a head", CLI_PLAN, INT, AT(head_dim), 1,
+     4096},
+    {"Model without a file", "--heads", "N",
+     "query heads; default: what a width of sqrt(params / (12 layers)) gives", CLI_PLAN, INT,
+     AT(n_heads), 1, 4096},
+
+    {"Machine", "--gpu", "NAME",
+     "one of a few GPUs by its data sheet, such as H100 or 4090; list shows them", CLI_PLAN, TEXT,
+     AT(gpu)},
+    {"Machine", "--ram", "SIZE", "memory, such as 64GB; default: what is free here", CLI_PLAN,
+     QUANTITY, AT(ram), 1e6, 1e15, .units = sizes},
+    {"Machine", "--bandwidth", "RATE",
+     "bytes read a second, such as 80GB/s; default: measured here", CLI_PLAN, QUANTITY,
+     AT(bandwidth), 1e6, 1e15, .units = rates},
+    {"Machine", "--flops", "RATE",
+     "operations a second, two a multiply-add, such as 2TFLOPS, of integers and floats; default: "
+     "measured here",
+     CLI_PLAN, QUANTITY, AT(flops), 1e9, 1e18, .units = flops},
+
+    {"Work", "--prompt-tokens", "N", "tokens of the prompt; default 512", CLI_PLAN, INT,
+     AT(prompt_tokens), 1, 1 << 27},
+    {"Work", "--answer-tokens", "N", "tokens of the answer; default 128", CLI_PLAN, INT,
+     AT(answer_tokens), 1, 1 << 27},
 
     {"Prompt", "-p --prompt", "TEXT",
      "the prompt; - reads standard input, as does giving neither -p nor -f in a pipe", BOTH, TEXT,
@@ -105,6 +153,14 @@ static const option options[] = {
      FLAG, AT(recalibrate)},
     {"Speculation", "--no-draft", NULL, "decode plainly; -md is not loaded", CLI_RUN, FLAG,
      AT(no_draft)},
+    {"Speculation", "--acceptance", "A",
+     "chance that the next drafted token is accepted, such as 0.8: the first one under 'accepted "
+     "by position' of run",
+     CLI_PLAN, QUANTITY, AT(acceptance), 0, 1, .units = no_unit},
+    {"Speculation", "--draft-params", "N", "a draft without a file: its parameters, such as 500M",
+     CLI_PLAN, QUANTITY, AT(draft_params), 1e5, 1e14, .units = counts},
+    {"Speculation", "--draft-bits", "B", "and bits a parameter", CLI_PLAN, QUANTITY, AT(draft_bits),
+     1, 32, .units = no_unit},
     {"Measuring", "--runs", "N",
      "how often each case runs, in turn; default 4, with one of the next three 5", CLI_BENCH, INT,
      AT(n_runs), 1, 1000, ANY_MODE},
@@ -152,19 +208,19 @@ static const option options[] = {
      SEED, AT(sampling.seed)},
 
     {"Output", "--format", "FORMAT",
-     "of what --roofline, --kernels and --cost print: text (the default) or json", CLI_BENCH,
-     FORMAT, AT(print_json), .modes = MEASURE},
-    {"Output", "--json", "FILE", "write the figures there, too, as one JSON object", BOTH, TEXT,
-     AT(json), .modes = ANY_MODE},
+     "of what is printed: text (the default) or json (bench: of --roofline, --kernels, --cost)",
+     CLI_BENCH | CLI_PLAN, FORMAT, AT(print_json), .modes = MEASURE},
+    {"Output", "--json", "FILE", "write the figures there, too, as one JSON object",
+     BOTH | CLI_PLAN, TEXT, AT(json), .modes = ANY_MODE},
     {"Output", "--json", NULL, "print one JSON object instead of text", CLI_INSPECT, FLAG,
      AT(json_flag)},
     {"Output", "--tensors", NULL, "every tensor, its shape, type and size", CLI_INSPECT, FLAG,
      AT(tensors)},
     {"Output", "--keys", NULL, "every key of the file's metadata", CLI_INSPECT, FLAG, AT(keys)},
-    {"Output", "--no-progress", NULL, "no progress line on the terminal", BOTH, FLAG,
+    {"Output", "--no-progress", NULL, "no progress line on the terminal", BOTH | CLI_PLAN, FLAG,
      AT(no_progress), .modes = ANY_MODE},
     {"Output", "-q --quiet", NULL, "neither progress nor meters", CLI_RUN, FLAG, AT(quiet)},
-    {"Output", "-h --help", NULL, "this text", BOTH | CLI_INSPECT, FLAG, AT(help)},
+    {"Output", "-h --help", NULL, "this text", BOTH | CLI_INSPECT | CLI_PLAN, FLAG, AT(help)},
 };
 enum { N_OPTIONS = sizeof options / sizeof *options };
 
@@ -218,7 +274,7 @@ static int unknown(const cli_args *a, const char *name, size_t len) {
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         if (has_name(foreign[i].names, name, len))
             return cli_misuse("option %.*s: %s", (int)len, name, foreign[i].hint);
-    for (int c = CLI_RUN; c <= CLI_INSPECT; c *= 2)
+    for (int c = CLI_RUN; c <= CLI_PLAN; c *= 2)
         if (find((unsigned)c, name, len))
             return cli_misuse("option %.*s is for 'tandem %s', not for '%s'", (int)len, name,
                               cli_command_name((cli_command)c), cli_command_name(a->command));
@@ -273,6 +329,28 @@ static int set_real(void *field, const option *o, const char *name, const char *
         return cli_misuse("%s takes a number from %g to %g, not '%s'", name, o->min, o->max, value);
     *(float *)field = (float)v;
     return CLI_OK;
+}
+
+static int set_quantity(void *field, const option *o, const char *name, const char *value) {
+    const unit *u = o->units;
+    const size_t len = strspn(value, "0123456789+-.");
+    char number[32], others[64] = "";
+    double v;
+    while (u->name && strcasecmp(u->name, value + len))
+        u++;
+    snprintf(number, sizeof number, "%.*s", (int)len, value);
+    if (u->name && len < sizeof number && read_real(number, &v) && v * u->scale >= o->min &&
+        v * u->scale <= o->max) {
+        *(double *)field = v * u->scale;
+        return CLI_OK;
+    }
+    const unit *first = o->units;
+    for (u = first + 1; u->name; u++)
+        snprintf(others + strlen(others), sizeof others - strlen(others), "%s%s",
+                 *others ? ", " : " (or ", *u->name ? u->name : "no unit");
+    return cli_misuse("%s takes a number from %.10g%s to %.10g%s%s%s, not '%s'", name,
+                      o->min / first->scale, first->name, o->max / first->scale, first->name,
+                      others, *others ? ")" : "", value);
 }
 
 static int set_seed(void *field, const char *name, const char *value) {
@@ -453,6 +531,8 @@ static int set(cli_args *a, const option *o, const char *name, const char *value
         return set_list(a->rows, &a->n_rows, CLI_ROWS_MAX, o, name, value, o->min);
     case FORMAT:
         return set_format(field, name, value);
+    case QUANTITY:
+        return set_quantity(field, o, name, value);
     }
     return CLI_OK;
 }
@@ -549,6 +629,45 @@ static int check_bench(cli_args *a, const bool *given) {
     return CLI_OK;
 }
 
+static int check_plan(const cli_args *a) {
+    const bool by_numbers =
+        a->params || a->bits || a->n_layers || a->n_heads || a->n_kv_heads || a->head_dim;
+    if (a->gpu && !strcmp(a->gpu, "list")) return CLI_OK;
+    if (!a->model && !by_numbers)
+        return cli_misuse("which model? -m FILE, or one without a file: --params 8B --bits 4.5 "
+                          "--layers 32 --kv-heads 8 --head-dim 128");
+    if (a->model && by_numbers)
+        return cli_misuse("-m names the model; --params, --bits, --layers, --heads, --kv-heads and "
+                          "--head-dim are for one without a file");
+    if (by_numbers && !(a->params && a->bits && a->n_layers && a->n_kv_heads && a->head_dim))
+        return cli_misuse("a model without a file needs all of --params, --bits, --layers, "
+                          "--kv-heads and --head-dim");
+    if (a->n_heads % (a->n_kv_heads ? a->n_kv_heads : 1))
+        return cli_misuse("--heads: %d heads do not divide over %d of keys and values", a->n_heads,
+                          a->n_kv_heads);
+    /* Matrices from the model's width, which no head exceeds, to K and V. */
+    if (by_numbers && 2.0 * a->n_layers * a->n_kv_heads * a->head_dim * a->head_dim > a->params)
+        return cli_misuse("--params is too small for %d layers with %d KV heads of %d values; are "
+                          "they right?",
+                          a->n_layers, a->n_kv_heads, a->head_dim);
+    if (by_numbers && !a->n_ctx) return cli_misuse("-c 0 is what a file was trained for: -m FILE");
+    if (a->n_ctx > 0 && a->prompt_tokens + a->answer_tokens > a->n_ctx)
+        return cli_misuse("-c %d is too small for %d tokens of prompt and %d of answer", a->n_ctx,
+                          a->prompt_tokens, a->answer_tokens);
+    if (a->draft && a->draft_params) return cli_misuse("one draft: -md FILE or --draft-params");
+    if (!a->draft_params != !a->draft_bits)
+        return cli_misuse("a draft without a file needs both --draft-params and --draft-bits");
+    const bool draft = a->draft || a->draft_params;
+    if (draft && a->acceptance < 0)
+        return cli_misuse(
+            "how often is the draft right? --acceptance 0.8, say; 'tandem run' prints "
+            "it by position");
+    if (!draft && a->acceptance >= 0)
+        return cli_misuse("--acceptance needs a draft: -md FILE, or --draft-params 500M "
+                          "--draft-bits 4.5");
+    return CLI_OK;
+}
+
 static int check_together(cli_args *a, const bool *given) {
     const char *command = cli_command_name(a->command);
     if (a->command == CLI_INSPECT) {
@@ -557,6 +676,8 @@ static int check_together(cli_args *a, const bool *given) {
         if (!a->file) return cli_misuse("which file? 'tandem inspect model.gguf'");
         return CLI_OK;
     }
+    if (a->file && a->command == CLI_PLAN)
+        return cli_misuse("unexpected argument '%s'; the model is given with -m", a->file);
     if (a->file)
         return cli_misuse(
             "unexpected argument '%s'; the prompt is given with -p or -f, the model with -m",
@@ -564,6 +685,7 @@ static int check_together(cli_args *a, const bool *given) {
     if (a->json && !strcmp(a->json, "-"))
         return cli_misuse("--json writes a file; standard output is for the %s",
                           a->command == CLI_RUN ? "text" : "tables");
+    if (a->command == CLI_PLAN) return check_plan(a);
     if (a->command == CLI_BENCH) {
         const int rc = check_bench(a, given);
         if (rc || a->mode == CLI_ROOFLINE || a->mode == CLI_KERNELS) return rc;
@@ -598,6 +720,9 @@ static void set_defaults(cli_args *a, cli_command command) {
     *a = (cli_args){.command = command, .n_ctx = -1, .sampling = opt.sampling};
     a->sampling.seed = UINT64_MAX;
     a->draft_max = opt.draft_max;
+    a->acceptance = -1;
+    a->prompt_tokens = CLI_PLAN_PROMPT;
+    a->answer_tokens = CLI_PLAN_ANSWER;
     a->n_predict = command == CLI_BENCH ? CLI_BENCH_PREDICT : -1;
     if (command == CLI_BENCH) a->sampling.temperature = 0;
 }
