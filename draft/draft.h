@@ -46,6 +46,13 @@ typedef struct draft_request {
     bool coupled;                  /* draw with the noise that the target will use (verify_coupled_draw) */
 } draft_request;
 
+/* Token i of a sampled proposal, drawn from q (n_vocab, sum above 0). */
+static inline int32_t draft_draw(const float *q, int n_vocab, const verify_rng *r, int i, bool coupled) {
+    const uint64_t position = r->position + (uint64_t)i;
+    return coupled ? verify_coupled_draw(q, n_vocab, r->seed, position)
+                   : verify_draw(q, n_vocab, td_uniform(r->seed, TD_STREAM_DRAFT, position, r->lane));
+}
+
 typedef struct draft_ops {
     const char *name; /* "model", "lookup" ... */
     void (*close)(draft *d);

@@ -157,8 +157,6 @@ static td_code own_sampler(draft_model *d, const verify_sampler *s, verify_sampl
 /* Token i of the proposal from the draft's logits, and whether it is to be drawn at all. */
 static draft_answer choose(draft_model *d, const draft_request *req, const verify_sampler *s,
                            draft_proposal *out, int i) {
-    const verify_rng *r = &req->rng;
-    const uint64_t position = r->position + (uint64_t)i;
     if (s->temperature == 0) {
         out->token[i] = verify_argmax(s, d->logits, d->n_common, req->history, req->n_history,
                                       out->token, i, d->sampling);
@@ -178,10 +176,7 @@ static draft_answer choose(draft_model *d, const draft_request *req, const verif
         answer = req->ask(req->user, i, most);
     }
     if (answer == DRAFT_STOP) return answer; /* before it is drawn: trap 1 */
-    out->token[i] = req->coupled ? verify_coupled_draw(q, d->n_target, r->seed, position)
-                                 : verify_draw(q, d->n_target,
-                                               td_uniform(r->seed, TD_STREAM_DRAFT, position,
-                                                          r->lane));
+    out->token[i] = draft_draw(q, d->n_target, &req->rng, i, req->coupled);
     return answer;
 }
 

@@ -74,6 +74,10 @@ int spec_n_tokens(const spec *s) {
     return s->n;
 }
 
+bool spec_following(const spec *s) {
+    return s->following;
+}
+
 bool spec_check(const spec *s) {
     (void)s; /* without asserts */
     assert(s->begun && s->n >= 1);
@@ -289,16 +293,7 @@ static void accept_sampled(spec *s, const float *logits, const verify_rng *rng,
         verify_probs(&s->params.sampler, logits + at, s->n_vocab, s->text, s->n, x->token, i,
                      s->sampling, s->p + at);
     }
-    switch (s->params.rule) {
-    case VERIFY_TOKEN:
-        verify_token(s->p, x->q, x->token, x->n, s->n_vocab, rng, out);
-        break;
-    case VERIFY_BLOCK:
-        verify_block(s->p, x->q, x->token, x->n, s->n_vocab, rng, out);
-        break;
-    case VERIFY_COUPLED:
-        verify_coupled(s->p, x->token, x->n, s->n_vocab, rng->seed, rng->position, out);
-    }
+    verify_chain(s->params.rule, s->p, x->q, x->token, x->n, s->n_vocab, rng, out);
 }
 
 td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {

@@ -63,6 +63,7 @@ td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err);
 td_code spec_cut(spec *s, int n, td_error *err);
 const int32_t *spec_tokens(const spec *s);
 int spec_n_tokens(const spec *s);
+bool spec_following(const spec *s); /* whether the drafter has observed this text */
 /* Asserts contract C between rounds: the target's cache holds the text but its last token, the drafter nothing
  * that is not in the text. True, to stand in an assert. */
 bool spec_check(const spec *s);

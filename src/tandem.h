@@ -275,6 +275,35 @@ TD_API td_code td_logits(td_session *s, const td_token *tokens, size_t n, size_t
  * longer context goes on from where the call before it ended. */
 TD_API td_code td_measure_pass(td_session *s, int n_context, int m, int repeats, double *ms, td_error *err);
 
+/* ---- the selftest ---- */
+
+/* One thing tried. */
+typedef struct td_check {
+    const char *name; /* "greedy text" ...; static */
+    bool passed;
+    char result[96];  /* what was done and found, a few words */
+    int64_t n, n_wrong;
+    double z, tv, tv_bound; /* of samples: chi-square as a normal deviate, total variation distance and its bound;
+                               NAN elsewhere */
+} td_check;
+
+typedef struct td_selftest_options {
+    int n_threads; /* 0: td_default_threads(); texts are also written with another number */
+    int n_samples; /* texts for each law from tables; 0: a million */
+    /* Asked now and then; false ends with TD_E_CANCELLED. NULL: nobody asks. */
+    bool (*progress)(void *user, const char *what, int done, int total);
+    void (*on_check)(void *user, const td_check *check); /* told of each as it is done; NULL: nobody */
+    void *user;
+} td_selftest_options;
+
+/* Tries what this library promises on a pair of files; draft_path NULL: the target drafts for itself. Greedy and
+ * seeded texts with drafts of many lengths and other threads equal the plain ones; samples have the target's law, from
+ * tables of its logits (a bug in sampler or rules) and from the whole loop (anything else); caches hold the committed
+ * tokens and nothing else. Samples that are exact fail once in a million. A test that fails is not an error: TD_OK, and
+ * *passed is false. Opens the models itself; some minutes of work. opt NULL: defaults. */
+TD_API td_code td_selftest(const char *target_path, const char *draft_path, const td_selftest_options *opt,
+                           bool *passed, td_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -127,3 +127,17 @@ void verify_block(const float *p, const float *q, const int32_t *draft, int n_dr
     uint64_t seed = rng->seed;
     verify_block_from(p, q, draft, n_draft, n_vocab, philox, &seed, rng->position, rng->lane, out);
 }
+
+void verify_chain(verify_rule rule, const float *p, const float *q, const int32_t *draft, int n_draft,
+                  int n_vocab, const verify_rng *rng, verify_result *out) {
+    switch (rule) {
+    case VERIFY_TOKEN:
+        verify_token(p, q, draft, n_draft, n_vocab, rng, out);
+        break;
+    case VERIFY_BLOCK:
+        verify_block(p, q, draft, n_draft, n_vocab, rng, out);
+        break;
+    case VERIFY_COUPLED:
+        verify_coupled(p, draft, n_draft, n_vocab, rng->seed, rng->position, out);
+    }
+}

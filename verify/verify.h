@@ -125,6 +125,10 @@ enum { VERIFY_MAX_BLOCK = 64 };
 void verify_block(const float *p, const float *q, const int32_t *draft, int n_draft, int n_vocab,
                   const verify_rng *rng, verify_result *out);
 
+/* The rule by its name, for a chain; arguments as above and as verify_coupled has them. */
+void verify_chain(verify_rule rule, const float *p, const float *q, const int32_t *draft, int n_draft,
+                  int n_vocab, const verify_rng *rng, verify_result *out);
+
 /* ---- the coupled rule: one noise for plain decoding, draft and target ----
  * Daliri, Musco, Suresh, arXiv 2408.07978. Who draws the token at an absolute position of the text
  * draws it with verify_coupled_draw: plain decoding, the draft from its q, the target from its p.

@@ -1,4 +1,4 @@
-/* The command line: one file a command (run, bench, plan, inspect, help), and what they share. One table
+/* The command line: one file a command (run, bench, plan, selftest, inspect, help), and what they share. One table
  * of options (options.c) drives parsing and help alike. Results go to standard output, everything
  * else to standard error. Stands on the public API; bench and plan add the
  * bench room. */
@@ -28,7 +28,7 @@ enum {
 
 /* ---- commands and their options ---- */
 
-typedef enum cli_command { CLI_RUN = 1, CLI_BENCH = 2, CLI_INSPECT = 4, CLI_PLAN = 8 } cli_command;
+typedef enum cli_command { CLI_RUN = 1, CLI_BENCH = 2, CLI_INSPECT = 4, CLI_PLAN = 8, CLI_SELFTEST = 16 } cli_command;
 
 /* What bench measures; bits. */
 typedef enum cli_mode {
@@ -109,6 +109,7 @@ int cli_bench(cli_args *a);
 int cli_measure(cli_args *a); /* bench --roofline, --kernels, --cost */
 int cli_inspect(cli_args *a);
 int cli_plan(cli_args *a);
+int cli_selftest(cli_args *a);
 
 /* ---- help.c ---- */
 

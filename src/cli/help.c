@@ -65,6 +65,16 @@ static const struct {
      "(I for quantised weights, F for float ones and attention), whichever is longer, and nothing "
      "else takes time. 'tandem bench' measures what is reached. Models are dense: of a mixture of "
      "experts a pass reads a part only, which is not planned."},
+    {CLI_SELFTEST, "selftest", "tandem selftest -m TARGET [-md DRAFT] [-t N] [--json FILE]",
+     "prove on these models that speculation changes nothing",
+     "Tries what Tandem promises on your own files; without -md the target drafts for itself. "
+     "Greedy texts, and seeded ones under the coupled rule, must be the same with drafts of every "
+     "length and on another number of threads. Samples must have the target's law: chi-square and "
+     "total variation distance over the first three tokens, under every rule, once with a million "
+     "texts from tables of both models' logits, once with fewer from the whole loop. Caches must "
+     "hold the committed tokens and nothing else after each of hundreds of rounds, cuts and new "
+     "texts. An exact program fails a law once in a million.\n\n"
+     "It takes some minutes. The exit code is 1 when a check failed: please report that."},
     {CLI_INSPECT, "inspect", "tandem inspect FILE [options]", "show what a GGUF file holds",
      "Prints architecture, sizes, tensor types, tokenizer, chat template and the bytes of KV cache "
      "a "

@@ -4,12 +4,12 @@
 #include "cli/cli.h"
 
 static int unknown_command(const char *word) {
-    static const char *const words[] = {"run", "bench", "plan", "inspect", "help"};
+    static const char *const words[] = {"run", "bench", "plan", "selftest", "inspect", "help"};
     if (word[0] == '-' && word[1])
         return cli_misuse("the command comes first: tandem run %s ...", word);
     const char *near = cli_nearest(word, words, sizeof words / sizeof *words);
     return near ? cli_misuse("unknown command '%s'; did you mean %s?", word, near)
-                : cli_misuse("unknown command '%s'; there are run, bench, plan, inspect and help",
+                : cli_misuse("unknown command '%s'; there are run, bench, plan, selftest, inspect and help",
                              word);
 }
 
@@ -52,7 +52,8 @@ int main(int argc, char **argv) {
         rc = command == CLI_RUN     ? cli_run(&args)
              : command == CLI_BENCH ? cli_bench(&args)
              : command == CLI_PLAN  ? cli_plan(&args)
-                                    : cli_inspect(&args);
+             : command == CLI_SELFTEST ? cli_selftest(&args)
+                                       : cli_inspect(&args);
     cli_args_free(&args);
     return rc;
 }

@@ -59,17 +59,18 @@ typedef struct option {
 
 static const option options[] = {
     {"Models", "-m --model", "FILE",
-     "the target model, a GGUF file; of a split file the first part", BOTH | CLI_INSPECT | CLI_PLAN,
+     "the target model, a GGUF file; of a split file the first part",
+     BOTH | CLI_INSPECT | CLI_PLAN | CLI_SELFTEST,
      TEXT, AT(model), .modes = CLI_COMPARE | CLI_COST},
     {"Models", "-md --model-draft", "FILE",
      "the draft model, a small one with the same vocabulary; without it nothing is drafted",
-     BOTH | CLI_PLAN, TEXT, AT(draft)},
+     BOTH | CLI_PLAN | CLI_SELFTEST, TEXT, AT(draft)},
     {"Models", "-c --ctx-size", "N",
      "positions of the context; 0: as many as the model was trained for; default: the smaller of "
      "that and 4096 (bench: what the work needs; --cost: a list, default 512,2048,8192)",
      BOTH | CLI_PLAN, CONTEXT, AT(n_ctx), 0, 1 << 28, CLI_COMPARE | CLI_COST},
     {"Models", "-t --threads", "N", "threads; default: the cores this process may use",
-     BOTH | CLI_PLAN, INT, AT(n_threads), 1, 1024, ANY_MODE},
+     BOTH | CLI_PLAN | CLI_SELFTEST, INT, AT(n_threads), 1, 1024, ANY_MODE},
     {"Models", "-ctk --cache-type-k", "TYPE",
      "keys in the KV caches: f32, f16, q8_0 or q4_0; default f16", BOTH | CLI_PLAN, KV_TYPE,
      AT(cache_type_k), .modes = CLI_COMPARE | CLI_COST},
@@ -211,16 +212,18 @@ static const option options[] = {
      "of what is printed: text (the default) or json (bench: of --roofline, --kernels, --cost)",
      CLI_BENCH | CLI_PLAN, FORMAT, AT(print_json), .modes = MEASURE},
     {"Output", "--json", "FILE", "write the figures there, too, as one JSON object",
-     BOTH | CLI_PLAN, TEXT, AT(json), .modes = ANY_MODE},
+     BOTH | CLI_PLAN | CLI_SELFTEST, TEXT, AT(json), .modes = ANY_MODE},
     {"Output", "--json", NULL, "print one JSON object instead of text", CLI_INSPECT, FLAG,
      AT(json_flag)},
     {"Output", "--tensors", NULL, "every tensor, its shape, type and size", CLI_INSPECT, FLAG,
      AT(tensors)},
     {"Output", "--keys", NULL, "every key of the file's metadata", CLI_INSPECT, FLAG, AT(keys)},
-    {"Output", "--no-progress", NULL, "no progress line on the terminal", BOTH | CLI_PLAN, FLAG,
+    {"Output", "--no-progress", NULL, "no progress line on the terminal",
+     BOTH | CLI_PLAN | CLI_SELFTEST, FLAG,
      AT(no_progress), .modes = ANY_MODE},
     {"Output", "-q --quiet", NULL, "neither progress nor meters", CLI_RUN, FLAG, AT(quiet)},
-    {"Output", "-h --help", NULL, "this text", BOTH | CLI_INSPECT | CLI_PLAN, FLAG, AT(help)},
+    {"Output", "-h --help", NULL, "this text", BOTH | CLI_INSPECT | CLI_PLAN | CLI_SELFTEST, FLAG,
+     AT(help)},
 };
 enum { N_OPTIONS = sizeof options / sizeof *options };
 
@@ -274,7 +277,7 @@ static int unknown(const cli_args *a, const char *name, size_t len) {
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         if (has_name(foreign[i].names, name, len))
             return cli_misuse("option %.*s: %s", (int)len, name, foreign[i].hint);
-    for (int c = CLI_RUN; c <= CLI_PLAN; c *= 2)
+    for (int c = CLI_RUN; c <= CLI_SELFTEST; c *= 2)
         if (find((unsigned)c, name, len))
             return cli_misuse("option %.*s is for 'tandem %s', not for '%s'", (int)len, name,
                               cli_command_name((cli_command)c), cli_command_name(a->command));
@@ -676,7 +679,7 @@ static int check_together(cli_args *a, const bool *given) {
         if (!a->file) return cli_misuse("which file? 'tandem inspect model.gguf'");
         return CLI_OK;
     }
-    if (a->file && a->command == CLI_PLAN)
+    if (a->file && (a->command == CLI_PLAN || a->command == CLI_SELFTEST))
         return cli_misuse("unexpected argument '%s'; the model is given with -m", a->file);
     if (a->file)
         return cli_misuse(
@@ -695,6 +698,7 @@ static int check_together(cli_args *a, const bool *given) {
                         : cli_misuse("%s needs a model: -m FILE", command);
     if (!!a->prompt + !!a->prompt_file + !!a->prompts > 1)
         return cli_misuse("give one of -p, -f%s", a->command == CLI_BENCH ? " and --prompts" : "");
+    if (a->command == CLI_SELFTEST) return CLI_OK;
     if (a->system && !a->chat) return cli_misuse("-sys needs --chat");
     if (a->chat && a->no_special)
         return cli_misuse(
