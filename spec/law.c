@@ -288,6 +288,7 @@ int law_cell(const law *l, const int32_t tokens[LAW_TOKENS]) {
 static void sample_text(const law *l, verify_rule rule, int k, uint64_t seed, float *p, float *q,
                         int32_t tokens[LAW_TOKENS]) {
     const size_t width = (size_t)l->n_vocab, bytes = width * sizeof *p;
+    static const int chain[LAW_TOKENS] = {-1, 0, 1};
     int n = 0, at = 0;
     for (uint32_t round = 0; n < LAW_TOKENS; round++) {
         const verify_rng rng = {.seed = seed, .position = (uint64_t)(l->n_prompt + n), .lane = round};
@@ -307,8 +308,8 @@ static void sample_text(const law *l, verify_rule rule, int k, uint64_t seed, fl
         }
         if (l->seams.shorten) n_draft = l->seams.shorten(q, drawn, n_draft, l->n_vocab);
         verify_result r;
-        (l->seams.accept ? l->seams.accept : verify_chain)(rule, p, q, drawn, n_draft, l->n_vocab,
-                                                           &rng, &r);
+        const verify_tree tree = {n_draft, drawn, chain};
+        (l->seams.accept ? l->seams.accept : verify_proposal)(rule, p, q, &tree, l->n_vocab, &rng, &r);
         for (int i = 0; i <= r.n_accepted && n < LAW_TOKENS; i++) {
             tokens[n++] = i < r.n_accepted ? drawn[i] : r.token;
             if (n < LAW_TOKENS && at >= 0) at = l->next[(size_t)at * width + (size_t)tokens[n - 1]];

@@ -15,8 +15,8 @@ enum { LAW_TOKENS = 3, LAW_TOP_K = 8, LAW_CELLS = LAW_TOP_K * LAW_TOP_K * LAW_TO
 
 /* Seams for tests of the test: a mistake put in place of what decoding does. NULL members: none. */
 typedef struct law_seams {
-    void (*accept)(verify_rule rule, const float *p, const float *q, const int32_t *draft, int n_draft,
-                   int n_vocab, const verify_rng *rng, verify_result *out);
+    void (*accept)(verify_rule rule, const float *p, const float *q, const verify_tree *tree, int n_vocab,
+                   const verify_rng *rng, verify_result *out);
     /* Shortens a proposal after it was drawn; returns its new length. */
     int (*shorten)(const float *q, const int32_t *draft, int n_draft, int n_vocab);
     bool uncoupled_drafts; /* draws drafts without the coupled rule's noise */

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static_assert((int)DRAFT_MAX <= (int)VERIFY_MAX_BLOCK, "a block holds the longest draft");
+static_assert((int)DRAFT_MAX <= (int)VERIFY_MAX_DRAFT, "a block holds the longest draft");
 
 struct spec {
     target *t; /* borrowed */
@@ -282,7 +282,7 @@ static void accept_greedy(spec *s, const float *logits, verify_result *out) {
                                   s->n_vocab, s->text, s->n, x->token, i, s->sampling);
         if (i == x->n || argmax[i] != x->token[i]) break;
     }
-    verify_greedy(argmax, x->token, i, out);
+    verify_greedy(argmax, &(verify_tree){i, x->token, x->parent}, out);
 }
 
 static void accept_sampled(spec *s, const float *logits, const verify_rng *rng,
@@ -293,7 +293,8 @@ static void accept_sampled(spec *s, const float *logits, const verify_rng *rng,
         verify_probs(&s->params.sampler, logits + at, s->n_vocab, s->text, s->n, x->token, i,
                      s->sampling, s->p + at);
     }
-    verify_chain(s->params.rule, s->p, x->q, x->token, x->n, s->n_vocab, rng, out);
+    const verify_tree tree = {x->n, x->token, x->parent};
+    verify_proposal(s->params.rule, s->p, x->q, &tree, s->n_vocab, rng, out);
 }
 
 td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {

@@ -72,14 +72,11 @@ int32_t verify_coupled_draw(const float *probs, int n_vocab, uint64_t seed, uint
     return first;
 }
 
-void verify_coupled(const float *p, const int32_t *draft, int n_draft, int n_vocab, uint64_t seed,
+void verify_coupled(const float *p, const verify_tree *tree, int n_vocab, uint64_t seed,
                     uint64_t position, verify_result *out) {
-    assert(n_draft >= 0);
-    for (int i = 0;; i++) {
-        const int32_t token =
-            verify_coupled_draw(p + (size_t)i * n_vocab, n_vocab, seed, position + i);
-        if (i < n_draft && draft[i] == token) continue;
-        *out = (verify_result){i, token};
-        return;
-    }
+    out->n_accepted = 0;
+    do
+        out->token = verify_coupled_draw(p + (size_t)verify_row(out) * n_vocab, n_vocab, seed,
+                                         position + out->n_accepted);
+    while (verify_follow(tree, out));
 }

@@ -27,7 +27,8 @@ static void load_block(const verify_mass *m, int n_vocab, int at, double out[BLO
     }
     for (int i = n; i < BLOCK; i++)
         out[i] = 0;
-    if (m->without >= at && m->without - at < n) out[m->without - at] = 0;
+    for (int i = 0; i < m->n_without; i++)
+        if (m->without[i] >= at && m->without[i] - at < n) out[m->without[i] - at] = 0;
 }
 
 static double sum_block(const double w[BLOCK]) {
@@ -75,6 +76,13 @@ int32_t verify_mass_draw(const verify_mass *m, int n_vocab, double total, double
 }
 
 int32_t verify_draw(const float *probs, int n_vocab, double u) {
-    const verify_mass m = {.p = probs, .without = -1};
+    const verify_mass m = {.p = probs};
     return verify_mass_draw(&m, n_vocab, verify_mass_total(&m, n_vocab), u);
+}
+
+int32_t verify_draw_next(const float *probs, int n_vocab, const int32_t *taken, int n_taken,
+                         double u) {
+    const verify_mass m = {.p = probs, .without = taken, .n_without = n_taken};
+    const double total = verify_mass_total(&m, n_vocab);
+    return total > 0 ? verify_mass_draw(&m, n_vocab, total, u) : -1;
 }

@@ -68,6 +68,11 @@ float verify_confidence(const float *logits, int n_vocab, int32_t token);
  * upward, sums in double. Never returns a token of probability 0. */
 int32_t verify_draw(const float *probs, int n_vocab, double u);
 
+/* The same without the ids taken[0..n_taken): how a draft draws the next sibling, without
+ * replacement. -1 when nothing is left. */
+int32_t verify_draw_next(const float *probs, int n_vocab, const int32_t *taken, int n_taken,
+                         double u);
+
 /* ---- acceptance ---- */
 
 /* How a sampled proposal is accepted; greedy decoding (temperature 0) has one way only. The law of
@@ -78,56 +83,69 @@ typedef enum verify_rule {
     VERIFY_COUPLED    /* the text is a function of the seed, whatever was drafted */
 } verify_rule;
 
+enum { VERIFY_MAX_DRAFT = 64 }; /* tokens of one proposal */
+
+/* A proposal: drafted tokens, each behind another or behind the committed text. A chain is a tree
+ * in which parent[i] = i - 1. In what the rules take row by row, row 0 stands behind the committed
+ * text, row 1 + i behind node i. */
+typedef struct verify_tree {
+    int n;                /* nodes, 0..VERIFY_MAX_DRAFT */
+    const int32_t *token; /* (n) siblings in the order in which they were drawn; borrowed */
+    const int *parent;    /* (n) parent[i] < i; -1: the committed text; borrowed */
+} verify_tree;
+
 typedef struct verify_result {
-    int n_accepted; /* drafted tokens kept, 0..n_draft */
-    int32_t token;  /* the target's own token after them */
+    int n_accepted;             /* drafted tokens kept, 0..n */
+    int path[VERIFY_MAX_DRAFT]; /* their nodes, from the text on: n_accepted of them */
+    int32_t token;              /* the target's own token after them */
 } verify_result;
 
 /* Random numbers of one round: a draw is a function of (seed, stream, position). `position` is the
- * absolute position of the first drafted token; token i of the draft is drawn with
- * td_uniform(seed, TD_STREAM_DRAFT, position + i, lane), accepted with TD_STREAM_ACCEPT at position
- * + i, the residual drawn with TD_STREAM_RESIDUAL and the bonus (all accepted) with TD_STREAM_PLAIN
- * at the position of the token they emit. lane: the round's number, so that a position visited
- * again after a rollback gets fresh numbers. */
+ * absolute position of the first drafted token; token i of the draft, whatever its depth, is drawn
+ * with td_uniform(seed, TD_STREAM_DRAFT, position + i, lane) and accepted with TD_STREAM_ACCEPT at
+ * position + i, so that siblings have numbers of their own. A token that is drawn from a residual
+ * takes TD_STREAM_RESIDUAL, one from a row of p TD_STREAM_PLAIN, at the position at which it stands
+ * in the text. lane: the round's number, so that a position visited again after a rollback gets
+ * fresh numbers. */
 typedef struct verify_rng {
     uint64_t seed;
     uint64_t position;
     uint32_t lane;
 } verify_rng;
 
-/* Greedy: accepts while draft[i] == argmax[i]. argmax: (n_draft + 1), the target's own choice at
- * each position. Exact by construction. */
-void verify_greedy(const int32_t *argmax, const int32_t *draft, int n_draft, verify_result *out);
+/* Greedy: from the committed text on, accepts the child whose token is the argmax. argmax: (n + 1),
+ * the target's own choice in each row. Exact by construction. */
+void verify_greedy(const int32_t *argmax, const verify_tree *tree, verify_result *out);
 
-/* Token rejection for a chain (Leviathan et al., arXiv 2211.17192, alg. 1; Chen et al.,
- * 2302.01318). p: (n_draft + 1, n_vocab) target probabilities; q: (n_draft, n_vocab) what the draft
- * sampled from (with verify_draw), or NULL for point-mass proposals (accepted with probability
- * p(x)); borrowed. Accepts token i iff u * q(x) < p(x); at the first rejection draws from
- * norm(max(p - q, 0)), for a point mass from p without x; a residual that sums to zero by rounding
- * draws from p (trap 3). Rows of floats sum to 1 only to about 1e-7, so each is divided by its sum
- * in double, here as in verify_draw: the law of what comes out is that of plain draws from p, to
- * double precision. Pure: allocates nothing, cannot fail. Asserts n_draft >= 0 and draft ids inside
- * the vocabulary. */
-void verify_token(const float *p, const float *q, const int32_t *draft, int n_draft, int n_vocab,
+/* Token rejection (Leviathan et al., arXiv 2211.17192, alg. 1; Chen et al., 2302.01318), in a tree
+ * recursively (SpecInfer, 2305.09781) over siblings drawn without replacement (Sequoia,
+ * 2402.12374). p: (n + 1, n_vocab) target probabilities; q: row r the law from which the draft drew
+ * the children there, each with verify_draw_next without those before it; only rows with children
+ * are read, so that a chain has n of them; NULL for point-mass proposals; borrowed. With p_1 = p
+ * and q_1 = q, accepts child j, token x, iff u * q_j(x) < p_j(x), else goes on with p_{j+1} =
+ * norm(max(p_j - q_j, 0)) and q_{j+1} = norm(q_j without x). When no child is accepted the token is
+ * drawn from the last of the p_j, p itself where there are no children; a p_{j+1} that sums to zero
+ * by rounding does not count (trap 3). With point masses the token is drawn from p, and a child
+ * with that token is accepted. Whether a child is proposed may depend on tokens drawn before it,
+ * never on its own or on later ones (trap 1). Rows of floats sum to 1 only to about 1e-7, so each is
+ * divided by its sum in double, here as in verify_draw: the law of what comes out is that of plain
+ * draws from p, to double precision. Pure: allocates nothing, cannot fail. Asserts n in [0,
+ * VERIFY_MAX_DRAFT], parents before their children and tokens inside the vocabulary. */
+void verify_token(const float *p, const float *q, const verify_tree *tree, int n_vocab,
                   const verify_rng *rng, verify_result *out);
 
 /* Block verification for a chain (Sun et al., arXiv 2403.10444): as exact as token rejection, and
  * never keeps fewer tokens on average; at one drafted token, or with point masses, just as many.
- * Arguments, streams and point masses (q NULL) as verify_token has them; a sampled chain may end
- * where its earlier tokens say, never because of the token just sampled (trap 1). With weights w_0
- * = 1, w_i = min(1, w_{i-1} * p(x_i) / q(x_i)), keeps the longest prefix i whose test succeeds:
- * u_i <= w_i for the whole chain, else u_i <= Z / (Z + 1 - w_i), Z = sum(max(w_i * p - q, 0)) over
- * the row behind x_i; i = 0 always does. The token after it comes from p behind the whole chain,
- * else from norm(max(w_i * p - q, 0)), from p if that sums to zero (trap 3). Pure: allocates
- * nothing, cannot fail. Asserts n_draft in [0, VERIFY_MAX_BLOCK] and draft ids inside the
- * vocabulary. */
-enum { VERIFY_MAX_BLOCK = 64 };
+ * p: (n_draft + 1, n_vocab), q: (n_draft, n_vocab) and streams as verify_token has them for a chain;
+ * a point mass (q NULL) is accepted with probability p(x). A sampled chain may end where its earlier
+ * tokens say, never because of the token just sampled (trap 1). With weights w_0 = 1, w_i = min(1,
+ * w_{i-1} * p(x_i) / q(x_i)), keeps the longest prefix i whose test succeeds: u_i <= w_i for the
+ * whole chain, else u_i <= Z / (Z + 1 - w_i), Z = sum(max(w_i * p - q, 0)) over the row behind x_i;
+ * i = 0 always does. The token after it comes from p behind the whole chain, else from
+ * norm(max(w_i * p - q, 0)), from p if that sums to zero (trap 3). Pure: allocates nothing, cannot
+ * fail. Asserts n_draft in [0, VERIFY_MAX_DRAFT] and draft ids inside the vocabulary. */
 void verify_block(const float *p, const float *q, const int32_t *draft, int n_draft, int n_vocab,
                   const verify_rng *rng, verify_result *out);
-
-/* The rule by its name, for a chain; arguments as above and as verify_coupled has them. */
-void verify_chain(verify_rule rule, const float *p, const float *q, const int32_t *draft, int n_draft,
-                  int n_vocab, const verify_rng *rng, verify_result *out);
 
 /* ---- the coupled rule: one noise for plain decoding, draft and target ----
  * Daliri, Musco, Suresh, arXiv 2408.07978. Who draws the token at an absolute position of the text
@@ -144,12 +162,19 @@ void verify_chain(verify_rule rule, const float *p, const float *q, const int32_
  * Pure: allocates nothing, cannot fail. */
 int32_t verify_coupled_draw(const float *probs, int n_vocab, uint64_t seed, uint64_t position);
 
-/* A chain under the coupled rule. p: (n_draft + 1, n_vocab) target probabilities, sums above 0;
- * borrowed. draft: from anywhere, verify_coupled_draw of the draft's own rows agrees most often.
- * position: of the first drafted token. Accepts while draft[i] is verify_coupled_draw's token of
- * row i at position + i; out->token is that of row out->n_accepted. Rows behind it are not read.
- * Pure: allocates nothing, cannot fail. Asserts n_draft >= 0. */
-void verify_coupled(const float *p, const int32_t *draft, int n_draft, int n_vocab, uint64_t seed,
+/* A tree under the coupled rule. p: (n + 1, n_vocab) target probabilities, sums above 0; borrowed.
+ * Drafted tokens may come from anywhere; verify_coupled_draw of the draft's own rows agrees most
+ * often. position: of the first drafted token. The token in each row is verify_coupled_draw's, at
+ * the position at which it stands; accepts the child that is it. Rows off the path are not read.
+ * Pure: allocates nothing, cannot fail. Asserts n in [0, VERIFY_MAX_DRAFT] and parents before their
+ * children. */
+void verify_coupled(const float *p, const verify_tree *tree, int n_vocab, uint64_t seed,
                     uint64_t position, verify_result *out);
+
+/* ---- by name ---- */
+
+/* The rule named; arguments as the rules have them. Block verification takes chains only. */
+void verify_proposal(verify_rule rule, const float *p, const float *q, const verify_tree *tree,
+                     int n_vocab, const verify_rng *rng, verify_result *out);
 
 #endif

@@ -100,9 +100,10 @@ static int32_t draw_residual(const float *p, const float *q, double scale, int n
 }
 
 /* Block verification whose residual forgets the weight (vllm-ascend #7807). */
-static void unscaled_block(verify_rule rule, const float *p, const float *q, const int32_t *x, int k,
-                           int n, const verify_rng *rng, verify_result *out) {
-    verify_chain(rule, p, q, x, k, n, rng, out);
+static void unscaled_block(verify_rule rule, const float *p, const float *q, const verify_tree *x, int n,
+    const verify_rng *rng, verify_result *out) {
+    const int k = x->n;
+    verify_proposal(rule, p, q, x, n, rng, out);
     const int t = out->n_accepted;
     if (t < k)
         out->token = draw_residual(p + t * n, q + t * n, 1, n,
@@ -111,9 +112,10 @@ static void unscaled_block(verify_rule rule, const float *p, const float *q, con
 }
 
 /* The token after a rejection drawn from p. */
-static void residual_from_p(verify_rule rule, const float *p, const float *q, const int32_t *x, int k,
-                            int n, const verify_rng *rng, verify_result *out) {
-    verify_chain(rule, p, q, x, k, n, rng, out);
+static void residual_from_p(verify_rule rule, const float *p, const float *q, const verify_tree *x, int n,
+    const verify_rng *rng, verify_result *out) {
+    const int k = x->n;
+    verify_proposal(rule, p, q, x, n, rng, out);
     const int t = out->n_accepted;
     if (t < k)
         out->token = verify_draw(p + t * n, n,
@@ -162,10 +164,11 @@ static void mistakes_are_caught(void **state) {
 }
 
 /* Trap 2: the target's draws share their noise with the draft's, and a ratio test stands on top. */
-static void coupled_ratio(verify_rule rule, const float *p, const float *q, const int32_t *x, int k, int n,
-                          const verify_rng *rng, verify_result *out) {
+static void coupled_ratio(verify_rule rule, const float *p, const float *q, const verify_tree *x, int n,
+    const verify_rng *rng, verify_result *out) {
+    const int k = x->n;
     (void)rule;
-    verify_token(p, q, x, k, n, rng, out);
+    verify_token(p, q, x, n, rng, out);
     if (out->n_accepted < k) { /* the rejected token's noise is used again for the residual */
         static float rest[4096];
         const float *pi = p + out->n_accepted * n, *qi = q + out->n_accepted * n;

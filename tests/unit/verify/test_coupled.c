@@ -3,14 +3,11 @@
  * The reference is the paper's formula, the argmax of log p + Gumbel noise, over every id, in long
  * double. The law is checked by chi-square at fixed seeds; the same checks on draws that are wrong
  * in a known way must fail. */
-#include "verify/verify_internal.h"
+#include "law.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* ---- the reference, and what can go wrong ---- */
 
@@ -59,7 +56,7 @@ FAULTY(shared_by_positions, SHARED_BY_POSITIONS)
 FAULTY(uniform_waits, UNIFORM_WAITS)
 FAULTY(upper_bits_only, UPPER_BITS_ONLY)
 
-static double number(uint64_t index, uint32_t lane) {
+static double noise(uint64_t index, uint32_t lane) {
     return td_uniform(240807978, TD_STREAM_PLAIN, index, lane);
 }
 
@@ -70,10 +67,10 @@ static void exponential_is_close(void **state) {
     const uint64_t grid = (uint64_t)1 << 52;
     long double worst = 0;
     for (uint64_t i = 0; i < 1000000; i++) {
-        uint64_t bits = (uint64_t)(number(i, 0) * 0x1p52);
-        if (i % 3 == 1) bits >>= (int)(number(i, 1) * 52);                    /* v near 0 */
-        if (i % 3 == 2) bits = grid - 1 - (bits >> (int)(number(i, 1) * 52)); /* near 1 */
-        if (i < 4) bits = i < 2 ? i : grid - i + 1;                           /* the ends */
+        uint64_t bits = (uint64_t)(noise(i, 0) * 0x1p52);
+        if (i % 3 == 1) bits >>= (int)(noise(i, 1) * 52);                    /* v near 0 */
+        if (i % 3 == 2) bits = grid - 1 - (bits >> (int)(noise(i, 1) * 52)); /* near 1 */
+        if (i < 4) bits = i < 2 ? i : grid - i + 1;                          /* the ends */
         const double v = td_unit(bits << 12);
         const long double want = -log1pl(-(long double)v);
         worst = fmaxl(worst, fabsl(verify_exponential(v) - want) / want);
@@ -95,7 +92,7 @@ static void draws_are_the_formulas(void **state) {
         for (uint64_t t = 0; t < (n == LARGE ? 12 : n > 100 ? 300 : 3000); t++) {
             /* Broad rows, rows with few tokens left, and probabilities down to 1e-30. */
             for (int i = 0; i < n; i++) {
-                const double u = number(t * LARGE + (uint64_t)i, 2);
+                const double u = noise(t * LARGE + (uint64_t)i, 2);
                 p[i] = (float)(t % 3 == 0   ? u / n
                                : t % 3 == 1 ? (u < 0.9 ? 0 : u)
                                             : pow(10, -30 * u));
@@ -151,12 +148,6 @@ static void one_hot_is_drawn_always(void **state) {
 enum { V = 7, PAIRS = V * V, SAMPLES = 200000 };
 static const float law[V] = {0.3f, 0.25f, 0, 0.2f, 0.15f, 0.09f, 0.01f}; /* sums to 1 */
 
-/* Chi-square as a standard normal (Wilson and Hilferty). */
-static double as_normal(double chi, double df) {
-    const double a = 2 / (9 * df);
-    return (cbrt(chi / df) - (1 - a)) / sqrt(a);
-}
-
 /* Pairs of draws against the product of their laws: of neighbours in the text with one seed, or of
  * neighbouring seeds at one position. A sum or a product as index would show here. */
 static double pairs_z(draw_fn *draw, bool of_seeds) {
@@ -178,7 +169,7 @@ static double pairs_z(draw_fn *draw, bool of_seeds) {
         chi += (seen[c] - expect) * (seen[c] - expect) / expect;
         df++;
     }
-    return as_normal(chi, df);
+    return chi_as_normal(chi, df);
 }
 
 static void draws_follow_the_law(void **state) {
@@ -208,7 +199,7 @@ static void no_range_of_ids_is_favoured(void **state) {
     double share[CELLS] = {0}, sum = 0, chi = 0;
     int seen[CELLS] = {0};
     for (int i = 0; i < N; i++) {
-        p[i] = (float)pow(number((uint64_t)i, 3), 4);
+        p[i] = (float)pow(noise((uint64_t)i, 3), 4);
         share[i % CELLS] += p[i], sum += p[i];
     }
     for (uint64_t t = 0; t < DRAWS; t++)
@@ -217,8 +208,8 @@ static void no_range_of_ids_is_favoured(void **state) {
         const double expect = DRAWS * share[c] / sum;
         chi += (seen[c] - expect) * (seen[c] - expect) / expect;
     }
-    print_message("z: %.2f\n", as_normal(chi, CELLS - 1));
-    assert_true(fabs(as_normal(chi, CELLS - 1)) < 4);
+    print_message("z: %.2f\n", chi_as_normal(chi, CELLS - 1));
+    assert_true(fabs(chi_as_normal(chi, CELLS - 1)) < 4);
 }
 
 /* The paper's bound, (1 - d) / (1 + d): without a shared noise two draws agree far less often. */
@@ -229,8 +220,8 @@ static void draft_and_target_agree(void **state) {
         float p[N], q[N];
         double p_sum = 0, q_sum = 0, distance = 0;
         for (uint32_t i = 0; i < N; i++) {
-            p[i] = (float)pow(number(i, 10 + world), 3);
-            q[i] = p[i] * (float)pow(number(i, 20 + world), 0.2 * world);
+            p[i] = (float)pow(noise(i, 10 + world), 3);
+            q[i] = p[i] * (float)pow(noise(i, 20 + world), 0.2 * world);
             p_sum += p[i], q_sum += q[i];
         }
         for (int i = 0; i < N; i++)
@@ -256,7 +247,7 @@ static void model_row(uint32_t model, const int32_t *text, int at, float *row) {
     const uint64_t before =
         (uint64_t)(at > 0 ? text[at - 1] : 0) * WORDS + (uint64_t)(at > 1 ? text[at - 2] : 0);
     for (uint32_t i = 0; i < WORDS; i++) {
-        const double u = number(before * WORDS + i, model);
+        const double u = noise(before * WORDS + i, model);
         row[i] = u < 0.3 ? 0 : (float)(u * u);
     }
     row[before % WORDS] = 0.1f;
@@ -264,42 +255,71 @@ static void model_row(uint32_t model, const int32_t *text, int at, float *row) {
 
 typedef enum drafter { ITSELF, OTHER_MODEL, OTHER_SEED, JUNK } drafter;
 
-/* The text of rounds with drafts; returns how many drafted tokens it holds. */
-static int speculate(uint32_t target, drafter kind, int most, uint64_t seed, int32_t *text) {
+/* Tokens on the way to a node, behind the text at `out`; returns how many. */
+static int path_to(const int *parent, const int32_t *token, int node, int32_t *out) {
+    if (node < 0) return 0;
+    const int n = path_to(parent, token, parent[node], out);
+    out[n] = token[node];
+    return n + 1;
+}
+
+/* The text of rounds with drafts, chains or trees; returns how many drafted tokens it holds. */
+static int speculate(uint32_t target, drafter kind, bool trees, int most, uint64_t seed,
+                     int32_t *text) {
     int n = 0, n_kept = 0;
     for (uint64_t round = 0; n < TEXT; round++) {
-        float p[(MAX_DRAFT + 1) * WORDS], q[WORDS];
-        int32_t path[TEXT + 1 + MAX_DRAFT];
-        memcpy(path, text, sizeof *text * (size_t)n);
-        const int k = (int)(number(round, 40) * (most + 1)); /* another length every round */
-        for (int i = 0; i <= k; i++) {
-            model_row(target, path, n + i, p + i * WORDS);
-            model_row(kind == OTHER_MODEL ? target + 1 : target, path, n + i, q);
-            path[n + i] = kind == JUNK ? (int32_t)(number(round, 50 + (uint32_t)i) * WORDS)
-                                       : verify_coupled_draw(q, WORDS, seed + (kind == OTHER_SEED),
-                                                             (uint64_t)(n + i));
+        float p[(MAX_DRAFT + 1) * WORDS], q[(MAX_DRAFT + 1) * WORDS];
+        int32_t way[TEXT + 1 + MAX_DRAFT], token[MAX_DRAFT + 1];
+        int parent[MAX_DRAFT + 1];
+        memcpy(way, text, sizeof *text * (size_t)n);
+        const int k = (int)(noise(round, 40) * (most + 1)); /* another length every round */
+        for (int r = 0;; r++) {
+            const int depth = path_to(parent, token, r - 1, way + n);
+            model_row(target, way, n + depth, p + r * WORDS);
+            model_row(kind == OTHER_MODEL ? target + 1 : target, way, n + depth, q + r * WORDS);
+            if (r == k) break;
+            /* The token that is next in a row's order of log q + noise: without its siblings. */
+            parent[r] = trees ? (int)(noise(round, 60 + (uint32_t)r) * (r + 1)) - 1 : r - 1;
+            float *row = q + (parent[r] + 1) * WORDS;
+            const int at = n + path_to(parent, token, parent[r], way + n);
+            float left = 0;
+            for (int i = 0; i < WORDS; i++)
+                left += row[i];
+            token[r] =
+                kind == JUNK || !(left > 0)
+                    ? (int32_t)(noise(round, 50 + (uint32_t)r) * WORDS)
+                    : verify_coupled_draw(row, WORDS, seed + (kind == OTHER_SEED), (uint64_t)at);
+            row[token[r]] = 0;
         }
         verify_result r;
-        verify_coupled(p, path + n, k, WORDS, seed, (uint64_t)n, &r);
-        assert_in_range(r.n_accepted, 0, k);
-        /* A shorter proposal of the same tokens gives the same ones, as far as it goes. */
-        for (int shorter = 0; shorter < k; shorter++) {
+        const verify_tree tree = {k, token, parent};
+        verify_coupled(p, &tree, WORDS, seed, (uint64_t)n, &r);
+        const int last = r.n_accepted ? r.path[r.n_accepted - 1] : -1;
+        assert_int_equal(path_to(parent, token, last, way + n), r.n_accepted);
+        way[n + r.n_accepted] = r.token;
+        /* The first nodes alone give the same tokens, as far as they go. */
+        for (int fewer = 0; fewer < k; fewer++) {
             verify_result s;
-            verify_coupled(p, path + n, shorter, WORDS, seed, (uint64_t)n, &s);
-            assert_int_equal(s.n_accepted, shorter < r.n_accepted ? shorter : r.n_accepted);
-            assert_int_equal(s.token, shorter < r.n_accepted ? path[n + shorter] : r.token);
+            const verify_tree part = {fewer, token, parent};
+            verify_coupled(p, &part, WORDS, seed, (uint64_t)n, &s);
+            int n_in = 0;
+            while (n_in < r.n_accepted && r.path[n_in] < fewer)
+                n_in++;
+            assert_int_equal(s.n_accepted, n_in);
+            assert_int_equal(s.token, way[n + n_in]);
         }
         for (int i = 0; i <= r.n_accepted && n < TEXT; i++, n++)
-            text[n] = i < r.n_accepted ? path[n] : r.token;
+            text[n] = way[n];
         n_kept += r.n_accepted;
-        if (kind == ITSELF) assert_int_equal(r.n_accepted, k);
+        if (kind == ITSELF && !trees) assert_int_equal(r.n_accepted, k);
+        if (kind == ITSELF && k > 0) assert_true(r.n_accepted > 0);
     }
     return n_kept;
 }
 
 static void text_is_the_same_with_any_draft(void **state) {
     (void)state;
-    int n_kept[JUNK + 1] = {0};
+    int n_kept[2][JUNK + 1] = {{0}};
     for (uint32_t model = 60; model < 90; model++) {
         int32_t plain[TEXT], text[TEXT], other_seed[TEXT];
         const uint64_t seed = model * 77;
@@ -309,18 +329,21 @@ static void text_is_the_same_with_any_draft(void **state) {
             plain[i] = verify_coupled_draw(row, WORDS, seed, (uint64_t)i);
         }
         for (int kind = ITSELF; kind <= JUNK; kind++)
-            for (int most = 0; most <= MAX_DRAFT; most++) {
-                n_kept[kind] += speculate(model, (drafter)kind, most, seed, text);
+            for (int run = 0; run < 2 * (MAX_DRAFT + 1); run++) {
+                const int trees = run % 2, most = run / 2;
+                n_kept[trees][kind] += speculate(model, (drafter)kind, trees, most, seed, text);
                 assert_memory_equal(text, plain, sizeof plain);
             }
-        speculate(model, ITSELF, MAX_DRAFT, seed + 1, other_seed);
+        speculate(model, ITSELF, false, MAX_DRAFT, seed + 1, other_seed);
         assert_memory_not_equal(other_seed, plain, sizeof plain);
     }
-    print_message(
-        "drafted tokens kept: the model itself %d, another %d, another seed %d, junk %d\n",
-        n_kept[0], n_kept[1], n_kept[2], n_kept[3]);
+    for (int trees = 0; trees < 2; trees++)
+        print_message("drafted tokens kept of %s: the model itself %d, another %d, another seed "
+                      "%d, junk %d\n",
+                      trees ? "trees" : "chains", n_kept[trees][0], n_kept[trees][1],
+                      n_kept[trees][2], n_kept[trees][3]);
     for (int kind = ITSELF; kind <= JUNK; kind++)
-        assert_true(n_kept[kind] > 0);
+        assert_true(n_kept[0][kind] > 0 && n_kept[1][kind] > 0);
 }
 
 int main(void) {

@@ -92,11 +92,39 @@ static void one_hot_is_drawn_at_every_u(void **state) {
     }
 }
 
+/* Without some ids a draw is that from the row with zeros there, at every u that is tried. */
+static void next_is_a_draw_from_what_is_left(void **state) {
+    (void)state;
+    enum { N = 300 };
+    for (uint64_t t = 0; t < 2000; t++) {
+        float p[N], left[N];
+        int32_t taken[70];
+        const int n = t % 2 ? N : 3, n_taken = (int)(t % 71) % (n + 1);
+        for (int i = 0; i < n; i++) {
+            const double u = td_uniform(8, TD_STREAM_PLAIN, t, (uint32_t)i);
+            left[i] = p[i] = u < 0.3 ? 0 : (float)u;
+        }
+        for (int i = 0; i < n_taken; i++) { /* some twice */
+            taken[i] = (int32_t)(td_uniform(9, TD_STREAM_PLAIN, t, (uint32_t)i) * n);
+            left[taken[i]] = 0;
+        }
+        bool any = false;
+        for (int i = 0; i < n; i++)
+            any |= left[i] > 0;
+        for (int k = 0; k < 20; k++) {
+            const double u = td_uniform(10, TD_STREAM_PLAIN, t, (uint32_t)k);
+            assert_int_equal(verify_draw_next(p, n, taken, n_taken, u),
+                             any ? verify_draw(left, n, u) : -1);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_laws_are_exact),
         cmocka_unit_test(sizes_around_blocks),
         cmocka_unit_test(one_hot_is_drawn_at_every_u),
+        cmocka_unit_test(next_is_a_draw_from_what_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

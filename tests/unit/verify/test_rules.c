@@ -1,40 +1,55 @@
-/* Acceptance rules: their law, to 1e-12, and with the program's own random numbers.
+/* Acceptance rules for chains: their law, to 1e-12, and with the program's own random numbers.
  *
- * The law. A rule's body is run with a source of random numbers that the test controls.
- * Between two numbers asked for, what happens is a step function of the number; halving the 2^52
- * values that td_unit can give finds each step exactly, and so the probability of each outcome. No
- * part of the rule is written a second time here. A target and a draft are tables of random rows,
- * one for each prefix; the joint law of k + 1 tokens (what a round emits, then plain draws) must be
- * the target's.
+ * A target and a draft are tables of random rows, one for each prefix; the joint law of k + 1
+ * tokens (what a round emits, then plain draws) must be the target's. How it is found: law.h.
  *
  * Each check is also run on rules that are wrong in a known way, and must say so. */
-#include "verify/verify_internal.h"
+#include "law.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-enum { MAX_V = 4, MAX_K = 3, MAX_ROWS = 1 + 4 + 16 + 64, MAX_JOINT = 256 };
+enum { MAX_K = 3, MAX_ROWS = 1 + 4 + 16 + 64, MAX_JOINT = 256 };
 
 typedef void rule_fn(const float *p, const float *q, const int32_t *draft, int n_draft, int n_vocab,
-                     verify_uniform_fn *uniform, void *arg, uint64_t position, uint32_t lane,
-                     verify_result *out);
+                     const verify_source *from, verify_result *out);
+
+/* A chain is a tree. */
+static verify_tree chain(const int32_t *draft, int n_draft) {
+    static const int parent[] = {-1, 0, 1, 2, 3};
+    assert_in_range(n_draft, 0, sizeof parent / sizeof *parent);
+    return (verify_tree){n_draft, draft, parent};
+}
+
+static void token_from(const float *p, const float *q, const int32_t *draft, int n_draft,
+                       int n_vocab, const verify_source *from, verify_result *out) {
+    const verify_tree tree = chain(draft, n_draft);
+    verify_token_from(p, q, &tree, n_vocab, from, out);
+}
+
+static double ask(const verify_source *from, td_stream stream, int i) {
+    return from->uniform(from->arg, stream, from->position + (uint64_t)i, from->lane);
+}
+
+static void keep_first(verify_result *out, int n, int32_t token) {
+    out->n_accepted = n;
+    for (int i = 0; i < n; i++)
+        out->path[i] = i;
+    out->token = token;
+}
 
 /* ---- rules that are wrong ---- */
 
 typedef enum wrong { RESIDUAL_FROM_P, ACCEPT_SWAPPED, ONE_NUMBER_TWICE, BONUS_FROM_Q } wrong;
 
 static void wrong_rule(wrong kind, const float *p, const float *q, const int32_t *draft,
-                       int n_draft, int n_vocab, verify_uniform_fn *uniform, void *arg,
-                       uint64_t position, uint32_t lane, verify_result *out) {
+                       int n_draft, int n_vocab, const verify_source *from, verify_result *out) {
     int i = 0;
     for (; i < n_draft; i++) {
         const float *pi = p + i * n_vocab, *qi = q + i * n_vocab;
         const double px = pi[draft[i]], qx = qi[draft[i]];
-        const double u = uniform(arg, TD_STREAM_ACCEPT, position + (uint64_t)i, lane);
+        const double u = ask(from, TD_STREAM_ACCEPT, i);
         if (kind == ACCEPT_SWAPPED ? u * px < qx : u * qx < px) continue;
         float rest[MAX_V];
         double sum = 0;
@@ -42,22 +57,18 @@ static void wrong_rule(wrong kind, const float *p, const float *q, const int32_t
             rest[t] = kind == RESIDUAL_FROM_P ? pi[t] : fmaxf(pi[t] - qi[t], 0);
             sum += rest[t];
         }
-        const double v = kind == ONE_NUMBER_TWICE
-                             ? u
-                             : uniform(arg, TD_STREAM_RESIDUAL, position + (uint64_t)i, lane);
-        *out = (verify_result){i, verify_draw(sum > 0 ? rest : pi, n_vocab, v)};
+        const double v = kind == ONE_NUMBER_TWICE ? u : ask(from, TD_STREAM_RESIDUAL, i);
+        keep_first(out, i, verify_draw(sum > 0 ? rest : pi, n_vocab, v));
         return;
     }
     const float *last = kind == BONUS_FROM_Q && i ? q + (i - 1) * n_vocab : p + i * n_vocab;
-    const double v = uniform(arg, TD_STREAM_PLAIN, position + (uint64_t)i, lane);
-    *out = (verify_result){i, verify_draw(last, n_vocab, v)};
+    keep_first(out, i, verify_draw(last, n_vocab, ask(from, TD_STREAM_PLAIN, i)));
 }
 
 #define WRONG_RULE(name, kind)                                                                     \
     static void name(const float *p, const float *q, const int32_t *draft, int n_draft,            \
-                     int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,        \
-                     uint32_t lane, verify_result *out) {                                          \
-        wrong_rule(kind, p, q, draft, n_draft, n_vocab, uniform, arg, position, lane, out);        \
+                     int n_vocab, const verify_source *from, verify_result *out) {                 \
+        wrong_rule(kind, p, q, draft, n_draft, n_vocab, from, out);                                \
     }
 WRONG_RULE(residual_from_p, RESIDUAL_FROM_P)
 WRONG_RULE(accept_swapped, ACCEPT_SWAPPED)
@@ -72,8 +83,7 @@ typedef enum wrong_block_kind {
 } wrong_block_kind;
 
 static void wrong_block(wrong_block_kind kind, const float *p, const float *q, const int32_t *draft,
-                        int n_draft, int n_vocab, verify_uniform_fn *uniform, void *arg,
-                        uint64_t position, uint32_t lane, verify_result *out) {
+                        int n_draft, int n_vocab, const verify_source *from, verify_result *out) {
     double weight[MAX_K + 1] = {1}, share[MAX_K + 1] = {1};
     float rest[MAX_K][MAX_V];
     for (int i = 0; i < n_draft; i++) {
@@ -98,22 +108,20 @@ static void wrong_block(wrong_block_kind kind, const float *p, const float *q, c
     share[n_draft] = weight[n_draft];
     int n = kind == FIRST_FAILURE_ENDS ? 0 : n_draft;
     if (kind == FIRST_FAILURE_ENDS)
-        while (n < n_draft &&
-               uniform(arg, TD_STREAM_ACCEPT, position + (uint64_t)n, lane) <= share[n + 1])
+        while (n < n_draft && ask(from, TD_STREAM_ACCEPT, n) <= share[n + 1])
             n++;
     else
-        while (n > 0 && uniform(arg, TD_STREAM_ACCEPT, position + (uint64_t)n - 1, lane) > share[n])
+        while (n > 0 && ask(from, TD_STREAM_ACCEPT, n - 1) > share[n])
             n--;
     const td_stream stream = n == n_draft ? TD_STREAM_PLAIN : TD_STREAM_RESIDUAL;
-    const double v = uniform(arg, stream, position + (uint64_t)n, lane);
-    *out = (verify_result){n, verify_draw(n == n_draft ? p + n * n_vocab : rest[n], n_vocab, v)};
+    const float *row = n == n_draft ? p + n * n_vocab : rest[n];
+    keep_first(out, n, verify_draw(row, n_vocab, ask(from, stream, n)));
 }
 
 #define WRONG_BLOCK(name, kind)                                                                    \
     static void name(const float *p, const float *q, const int32_t *draft, int n_draft,            \
-                     int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,        \
-                     uint32_t lane, verify_result *out) {                                          \
-        wrong_block(kind, p, q, draft, n_draft, n_vocab, uniform, arg, position, lane, out);       \
+                     int n_vocab, const verify_source *from, verify_result *out) {                 \
+        wrong_block(kind, p, q, draft, n_draft, n_vocab, from, out);                               \
     }
 WRONG_BLOCK(block_residual_unscaled, UNSCALED_RESIDUAL)
 WRONG_BLOCK(block_residual_from_p, TARGET_RESIDUAL)
@@ -133,83 +141,17 @@ typedef struct world {
     int32_t proposed[MAX_ROWS];                   /* what a point mass proposes after a prefix */
 } world;
 
-/* Prefixes in order of length, then as numbers in base v. */
-static int prefix_row(int v, const int32_t *tokens, int n) {
-    int first = 0, code = 0;
-    for (int i = 0, width = 1; i < n; i++, width *= v) {
-        first += width;
-        code = code * v + tokens[i];
-    }
-    return first + code;
-}
-
-static double row_prob(const float *row, int v, int token) {
-    double sum = 0;
-    for (int i = 0; i < v; i++)
-        sum += row[i];
-    return row[token] / sum;
-}
-
-/* ---- every branch of a rule, with its share ---- */
-
-static const uint64_t GRID = (uint64_t)1 << 52;
-
-typedef struct tape {
-    double u[MAX_K + 2];
-    int n, used;
-    td_stream asked; /* for the first number that is not on the tape */
-    uint64_t asked_at;
-} tape;
-
-static double tape_uniform(void *arg, td_stream stream, uint64_t position, uint32_t lane) {
-    tape *t = arg;
-    assert_int_equal(lane, 9);
-    if (t->used < t->n) return t->u[t->used++];
-    if (t->used++ == t->n) t->asked = stream, t->asked_at = position;
-    return 0.5;
-}
-
-/* What is seen when the numbers on the tape are used up: a further question, or the end. */
-typedef struct sight {
-    bool end;
-    td_stream asked;
-    uint64_t asked_at;
-    verify_result result;
-} sight;
-
-static bool same_sight(sight a, sight b) {
-    if (a.end != b.end) return false;
-    return a.end ? a.result.n_accepted == b.result.n_accepted && a.result.token == b.result.token
-                 : a.asked == b.asked && a.asked_at == b.asked_at;
-}
-
 typedef struct explorer {
     rule_fn *rule;
     const world *w;
     float p[(MAX_K + 1) * MAX_V], q[MAX_K * MAX_V];
     int32_t draft[MAX_K];
     int n_draft;
+    double share;       /* of this proposal */
     double *law;        /* of w->k + 1 tokens */
     double kept[MAX_K]; /* probability that more than i drafted tokens are accepted */
     uint64_t n_runs;
 } explorer;
-
-static sight look(explorer *e, tape *t) {
-    sight s = {0};
-    t->used = 0;
-    e->rule(e->p, e->w->point_mass ? NULL : e->q, e->draft, e->n_draft, e->w->v, tape_uniform, t,
-            100, 9, &s.result);
-    e->n_runs++;
-    s.end = t->used <= t->n;
-    s.asked = t->asked, s.asked_at = t->asked_at;
-    return s;
-}
-
-static sight look_at(explorer *e, const tape *t, uint64_t i) {
-    tape longer = *t;
-    longer.u[longer.n++] = td_unit(i << 12);
-    return look(e, &longer);
-}
 
 /* Adds `share` to all continuations of tokens[0..n) by plain draws. */
 static void complete(explorer *e, int32_t *tokens, int n, double share) {
@@ -226,61 +168,31 @@ static void complete(explorer *e, int32_t *tokens, int n, double share) {
         complete(e, tokens, n + 1, share * row_prob(row, w->v, tokens[n]));
 }
 
-static void explore(explorer *e, const tape *t, double share) {
-    tape copy = *t;
-    const sight now = look(e, &copy);
-    if (now.end) {
-        assert_in_range(now.result.n_accepted, 0, e->n_draft);
-        assert_in_range(now.result.token, 0, e->w->v - 1);
-        for (int i = 0; i < now.result.n_accepted; i++)
-            e->kept[i] += share;
-        int32_t tokens[MAX_K + 1];
-        memcpy(tokens, e->draft, sizeof *tokens * (size_t)now.result.n_accepted);
-        tokens[now.result.n_accepted] = now.result.token;
-        complete(e, tokens, now.result.n_accepted + 1, share);
-        return;
-    }
-    assert_in_range(t->n, 0, MAX_K + 1);
-    for (uint64_t from = 0; from < GRID;) {
-        const sight here = look_at(e, t, from);
-        uint64_t last = GRID - 1;
-        if (!same_sight(here, look_at(e, t, last))) {
-            uint64_t in = from, out = last;
-            while (out - in > 1) {
-                const uint64_t middle = in + (out - in) / 2;
-                if (same_sight(here, look_at(e, t, middle)))
-                    in = middle;
-                else
-                    out = middle;
-            }
-            last = in;
-        }
-        /* The step really is one piece: look at a third and two thirds of it. */
-        assert_true(same_sight(here, look_at(e, t, from + (last - from) / 3)));
-        assert_true(same_sight(here, look_at(e, t, last - (last - from) / 3)));
-        tape longer = *t;
-        longer.u[longer.n++] = td_unit((from + (last - from) / 2) << 12);
-        explore(e, &longer, share * ((double)(last - from + 1) / (double)GRID));
-        from = last + 1;
-    }
+static void run(void *arg, const verify_source *from, verify_result *out) {
+    explorer *e = arg;
+    e->rule(e->p, e->w->point_mass ? NULL : e->q, e->draft, e->n_draft, e->w->v, from, out);
 }
 
-/* The share of each token when verify_draw draws from a row. */
-static void draw_shares(const float *row, int v, double *share) {
-    memset(share, 0, sizeof *share * (size_t)v);
-    for (uint64_t from = 0; from < GRID;) {
-        const int32_t id = verify_draw(row, v, td_unit(from << 12));
-        uint64_t in = from, out = GRID;
-        while (out - in > 1) {
-            const uint64_t middle = in + (out - in) / 2;
-            if (verify_draw(row, v, td_unit(middle << 12)) == id)
-                in = middle;
-            else
-                out = middle;
-        }
-        share[id] += (double)(in - from + 1) / (double)GRID;
-        from = in + 1;
+static void end(void *arg, const verify_result *r, double share) {
+    explorer *e = arg;
+    share *= e->share;
+    assert_in_range(r->n_accepted, 0, e->n_draft);
+    assert_in_range(r->token, 0, e->w->v - 1);
+    int32_t tokens[MAX_K + 1];
+    for (int i = 0; i < r->n_accepted; i++) {
+        assert_int_equal(r->path[i], i);
+        e->kept[i] += share;
+        tokens[i] = e->draft[i];
     }
+    tokens[r->n_accepted] = r->token;
+    complete(e, tokens, r->n_accepted + 1, share);
+}
+
+static void explore(explorer *e, int n_draft, double share) {
+    e->n_draft = n_draft, e->share = share;
+    branches b = {run, end, e, 0};
+    branches_walk(&b);
+    e->n_runs += b.n_runs;
 }
 
 static void propose(explorer *e, int n, double share) {
@@ -289,8 +201,7 @@ static void propose(explorer *e, int n, double share) {
     memcpy(e->p + n * w->v, w->p[row], sizeof(float) * (size_t)w->v);
     const bool stop_here = w->cut == BY_PREFIX && n > 0 && row % 3 == 1;
     if (n == w->k || stop_here) {
-        e->n_draft = n;
-        explore(e, &(tape){0}, share);
+        explore(e, n, share);
         return;
     }
     if (w->point_mass) {
@@ -299,14 +210,13 @@ static void propose(explorer *e, int n, double share) {
         return;
     }
     double shares[MAX_V];
-    draw_shares(w->q[row], w->v, shares);
+    draw_shares(w->q[row], w->v, NULL, 0, shares);
     for (int32_t x = 0; x < w->v; x++) {
         if (!(shares[x] > 0)) continue;
         memcpy(e->q + n * w->v, w->q[row], sizeof(float) * (size_t)w->v);
         if (w->cut == DROP_LOW_Q && w->q[row][x] < 0.3f) { /* trap 1 */
             memcpy(e->p + n * w->v, w->p[row], sizeof(float) * (size_t)w->v);
-            e->n_draft = n;
-            explore(e, &(tape){0}, share * shares[x]);
+            explore(e, n, share * shares[x]);
             continue;
         }
         e->draft[n] = x;
@@ -329,64 +239,17 @@ static double law_error(rule_fn *rule, const world *w, uint64_t *n_runs, double 
     return worst;
 }
 
-/* ---- random worlds ---- */
-
-typedef enum rows {
-    NORMALISED, /* floats that sum to 1 only to rounding */
-    DYADIC,     /* multiples of 1/64: exact sums */
-    WITH_ZEROS,
-    ONE_HOT,
-    SAME,     /* q = p */
-    DISJOINT, /* q has mass only where p has none */
-    SCALED,   /* sums far from 1 */
-    TINY,     /* beside probabilities down to 1e-30 */
-    N_ROWS
-} rows;
-
-static double number(uint64_t *at) {
-    return td_uniform(2211, TD_STREAM_GUMBEL, (*at)++, 0);
-}
-
-static void random_row(rows kind, int v, uint64_t *at, float *row) {
-    double w[MAX_V], sum = 0;
-    const int sure = (int)(number(at) * v); /* at least one token keeps its mass */
-    for (int i = 0; i < v; i++) {
-        w[i] = number(at);
-        if ((kind == WITH_ZEROS && number(at) < 0.4 && i != sure) || (kind == ONE_HOT && i != sure))
-            w[i] = 0;
-        if (kind == TINY && number(at) < 0.5 && i != sure) w[i] *= pow(10, -30 * number(at));
-        sum += w[i];
-    }
-    const double scale = kind == SCALED ? 0.3 + 3 * number(at) : 1;
-    int left = 64;
-    for (int i = 0; i < v; i++) {
-        int part = i == v - 1 ? left : (int)(w[i] / sum * 64);
-        left -= part;
-        row[i] = kind == DYADIC ? (float)part / 64 : (float)(w[i] / sum * scale);
-    }
-}
-
 static void random_world(world *w, rows kind, int v, int k, uint64_t *at) {
     *w = (world){.v = v, .k = k};
     for (int r = 0; r < MAX_ROWS; r++) {
-        random_row(kind, v, at, w->p[r]);
-        /* A one-hot against a broad row, either way round. */
-        const bool broad = kind == ONE_HOT && number(at) < 0.5;
-        random_row(broad ? NORMALISED : kind, v, at, w->q[r]);
-        if (kind == ONE_HOT && !broad && number(at) < 0.5) random_row(NORMALISED, v, at, w->p[r]);
-        if (kind == SAME) memcpy(w->q[r], w->p[r], sizeof w->q[r]);
-        if (kind == DISJOINT) {
-            const int of_p = 1 + (int)(number(at) * (v - 1)); /* p: [0, of_p), q: the rest */
-            for (int i = 0; i < v; i++)
-                *(i < of_p ? &w->q[r][i] : &w->p[r][i]) = 0;
-        }
+        random_rows(kind, v, at, w->p[r], w->q[r]);
         w->proposed[r] = (int32_t)(number(at) * v);
     }
 }
 
 static void law_is_the_targets(void **state) {
     (void)state;
-    static rule_fn *const rules[] = {verify_token_from, verify_block_from};
+    static rule_fn *const rules[] = {token_from, verify_block_from};
     uint64_t at = 0, n_runs = 0, n_worlds = 0;
     double worst = 0, gain = 0;
     world w;
@@ -435,7 +298,7 @@ static void law_check_sees_wrong_rules(void **state) {
         {"accept test with p and q swapped", accept_swapped, WHOLE, false},
         {"one number for accept and residual", one_number_twice, WHOLE, false},
         {"bonus from q", bonus_from_q, WHOLE, false},
-        {"low-q tokens dropped after sampling", verify_token_from, DROP_LOW_Q, false},
+        {"low-q tokens dropped after sampling", token_from, DROP_LOW_Q, false},
         {"block: residual without the weight", block_residual_unscaled, WHOLE, false},
         {"block: residual taken from p", block_residual_from_p, WHOLE, false},
         {"block: residual of a point mass from p", block_residual_from_p, WHOLE, true},
@@ -467,18 +330,15 @@ static double philox(void *arg, td_stream stream, uint64_t position, uint32_t la
 
 /* The rules as the program calls them, in the shape of the others. */
 static void token_as_shipped(const float *p, const float *q, const int32_t *draft, int n_draft,
-                             int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,
-                             uint32_t lane, verify_result *out) {
-    (void)uniform;
-    const verify_rng rng = {.seed = *(uint64_t *)arg, .position = position, .lane = lane};
-    verify_token(p, q, draft, n_draft, n_vocab, &rng, out);
+                             int n_vocab, const verify_source *from, verify_result *out) {
+    const verify_rng rng = {*(uint64_t *)from->arg, from->position, from->lane};
+    const verify_tree tree = chain(draft, n_draft);
+    verify_token(p, q, &tree, n_vocab, &rng, out);
 }
 
 static void block_as_shipped(const float *p, const float *q, const int32_t *draft, int n_draft,
-                             int n_vocab, verify_uniform_fn *uniform, void *arg, uint64_t position,
-                             uint32_t lane, verify_result *out) {
-    (void)uniform;
-    const verify_rng rng = {.seed = *(uint64_t *)arg, .position = position, .lane = lane};
+                             int n_vocab, const verify_source *from, verify_result *out) {
+    const verify_rng rng = {*(uint64_t *)from->arg, from->position, from->lane};
     verify_block(p, q, draft, n_draft, n_vocab, &rng, out);
 }
 
@@ -511,7 +371,8 @@ static int toy_sample(rule_fn *rule, chain_cut cut, bool point_mass, uint64_t se
             memcpy(p + (k + 1) * TOY_V, toy_p[before], sizeof toy_p[before]);
         }
         verify_result r;
-        rule(p, point_mass ? NULL : q, draft, k, TOY_V, philox, &seed, (uint64_t)n, round, &r);
+        const verify_source from = {philox, &seed, (uint64_t)n, round};
+        rule(p, point_mass ? NULL : q, draft, k, TOY_V, &from, &r);
         memcpy(out + n, draft, sizeof *draft * (size_t)r.n_accepted);
         n += r.n_accepted;
         out[n++] = r.token;
@@ -522,7 +383,7 @@ static int toy_sample(rule_fn *rule, chain_cut cut, bool point_mass, uint64_t se
     return code;
 }
 
-/* Chi-square against the target's law, as a standard normal (Wilson and Hilferty). */
+/* Chi-square against the target's law, as a standard normal. */
 static double toy_z(rule_fn *rule, chain_cut cut, bool point_mass) {
     int seen[TOY_CELLS] = {0};
     for (uint64_t s = 0; s < TOY_SAMPLES; s++)
@@ -537,8 +398,7 @@ static double toy_z(rule_fn *rule, chain_cut cut, bool point_mass) {
         assert_true(expect > 5);
         chi += (seen[c] - expect) * (seen[c] - expect) / expect;
     }
-    const double df = TOY_CELLS - 1, a = 2 / (9 * df);
-    return (cbrt(chi / df) - (1 - a)) / sqrt(a);
+    return chi_as_normal(chi, TOY_CELLS - 1);
 }
 
 static void samples_follow_the_target(void **state) {
@@ -577,6 +437,7 @@ typedef struct witness {
     uint64_t seed, position;
     uint32_t lane;
     int n_draft;
+    bool all_plain;  /* each token is drawn from p */
     unsigned tested; /* bit i: the accept test of draft i has asked */
     td_stream last;
     uint64_t last_at;
@@ -586,8 +447,11 @@ static double witness_uniform(void *arg, td_stream stream, uint64_t position, ui
     witness *w = arg;
     assert_int_equal(lane, w->lane);
     assert_int_not_equal(w->last, TD_STREAM_RESIDUAL); /* it was the last question */
-    assert_int_not_equal(w->last, TD_STREAM_PLAIN);
-    if (stream == TD_STREAM_ACCEPT) {
+    if (w->all_plain) {
+        assert_int_equal(stream, TD_STREAM_PLAIN);
+        assert_int_equal(position, w->last ? w->last_at + 1 : w->position);
+    } else if (stream == TD_STREAM_ACCEPT) {
+        assert_int_not_equal(w->last, TD_STREAM_PLAIN);
         assert_true(position - w->position < (uint64_t)w->n_draft);
         const unsigned bit = 1u << (position - w->position);
         assert_false(w->tested & bit);
@@ -617,15 +481,18 @@ static void streams_as_documented(void **state) {
             draft[i] =
                 verify_draw(q + i * V, V, td_uniform(t, TD_STREAM_DRAFT, 50 + (uint64_t)i, 3));
         const float *given = t % 7 ? q : NULL;
-        const verify_rng rng = {.seed = t, .position = 50, .lane = 3};
+        uint64_t seed = t;
         for (int block = 0; block < 2; block++) {
             witness w = {.seed = t, .position = 50, .lane = 3, .n_draft = k};
+            w.all_plain = !block && !given;
+            const verify_source from = {witness_uniform, &w, 50, 3},
+                                as_shipped = {NULL, &seed, 50, 3};
             verify_result want, got;
-            (block ? verify_block_from : verify_token_from)(p, given, draft, k, V, witness_uniform,
-                                                            &w, 50, 3, &want);
+            (block ? verify_block_from : token_from)(p, given, draft, k, V, &from, &want);
             assert_int_equal(w.last_at, 50 + want.n_accepted);
-            assert_int_equal(w.last, want.n_accepted == k ? TD_STREAM_PLAIN : TD_STREAM_RESIDUAL);
-            (block ? verify_block : verify_token)(p, given, draft, k, V, &rng, &got);
+            assert_int_equal(w.last, w.all_plain || want.n_accepted == k ? TD_STREAM_PLAIN
+                                                                         : TD_STREAM_RESIDUAL);
+            (block ? block_as_shipped : token_as_shipped)(p, given, draft, k, V, &as_shipped, &got);
             assert_int_equal(got.n_accepted, want.n_accepted);
             assert_int_equal(got.token, want.token);
             ends[block][got.n_accepted]++;
@@ -640,10 +507,11 @@ static void no_draft_is_a_plain_draw(void **state) {
     (void)state;
     const float p[5] = {0.1f, 0.2f, 0, 0.3f, 0.4f};
     for (uint64_t t = 0; t < 1000; t++) {
-        const verify_rng rng = {.seed = 4, .position = t, .lane = 2};
+        uint64_t seed = 4;
+        const verify_source from = {NULL, &seed, t, 2};
         for (int block = 0; block < 2; block++) {
             verify_result r;
-            (block ? verify_block : verify_token)(p, NULL, NULL, 0, 5, &rng, &r);
+            (block ? block_as_shipped : token_as_shipped)(p, NULL, NULL, 0, 5, &from, &r);
             assert_int_equal(r.n_accepted, 0);
             assert_int_equal(r.token, verify_draw(p, 5, td_uniform(4, TD_STREAM_PLAIN, t, 2)));
         }
@@ -658,18 +526,20 @@ static void empty_residual_draws_p(void **state) {
     (void)state;
     const float p[2 * 3] = {0.25f, 0.75f, 1e-20f, 1, 0, 0}, q[3] = {0.25f, 0.75f, 2e-20f};
     const int32_t draft[1] = {2};
-    static rule_fn *const rules[] = {verify_token_from, verify_block_from};
+    static rule_fn *const rules[] = {token_from, verify_block_from};
     for (int rule = 0; rule < 2; rule++) {
         verify_result r;
         for (int i = 1; i < 100; i++) {
             tape t = {.u = {0.9, i / 100.0}, .n = 2};
-            rules[rule](p, q, draft, 1, 3, tape_uniform, &t, 0, 9, &r);
+            const verify_source from = tape_source(&t);
+            rules[rule](p, q, draft, 1, 3, &from, &r);
             assert_int_equal(t.used, 2);
             assert_int_equal(r.n_accepted, 0);
             assert_int_equal(r.token, verify_draw(p, 3, i / 100.0));
         }
         tape t = {.u = {0.4, 0.5}, .n = 2}; /* and its accept test still works: p / q = 1/2 */
-        rules[rule](p, q, draft, 1, 3, tape_uniform, &t, 0, 9, &r);
+        const verify_source from = tape_source(&t);
+        rules[rule](p, q, draft, 1, 3, &from, &r);
         assert_int_equal(r.n_accepted, 1);
     }
 }
@@ -678,7 +548,7 @@ static void empty_residual_draws_p(void **state) {
  * behind it stands, whatever the numbers. */
 static void block_at_full_length(void **state) {
     (void)state;
-    enum { K = VERIFY_MAX_BLOCK };
+    enum { K = VERIFY_MAX_DRAFT };
     float p[(K + 1) * 2], q[K * 2];
     int32_t draft[K];
     for (int i = 0; i <= K; i++)
@@ -723,9 +593,10 @@ static void certain_cases(void **state) {
                 for (int block = 0; block < 2; block++) {
                     verify_result r;
                     t.used = 0;
-                    (block ? verify_block_from
-                           : verify_token_from)(cases[c].p, cases[c].point_mass ? NULL : cases[c].q,
-                                                &cases[c].draft, 1, 3, tape_uniform, &t, 0, 9, &r);
+                    const verify_source from = tape_source(&t);
+                    const float *q = cases[c].point_mass ? NULL : cases[c].q;
+                    (block ? verify_block_from : token_from)(cases[c].p, q, &cases[c].draft, 1, 3,
+                                                             &from, &r);
                     assert_int_equal(r.n_accepted, cases[c].n_accepted);
                     assert_int_equal(r.token, cases[c].token);
                 }
@@ -750,7 +621,8 @@ static void greedy_accepts_the_common_prefix(void **state) {
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         verify_result r;
-        verify_greedy(cases[c].argmax, cases[c].draft, cases[c].n_draft, &r);
+        const verify_tree tree = chain(cases[c].draft, cases[c].n_draft);
+        verify_greedy(cases[c].argmax, &tree, &r);
         assert_int_equal(r.n_accepted, cases[c].n_accepted);
         assert_int_equal(r.token, cases[c].token);
     }
