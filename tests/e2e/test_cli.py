@@ -425,7 +425,7 @@ def test_inspect_agrees_with_the_gguf_package(smol):
 
 # ---- help ----
 
-COMMANDS = ["run", "bench", "inspect"]
+COMMANDS = ["run", "bench", "plan", "selftest", "inspect"]
 OPTION = re.compile(r"(?<![\w\\-])--?[a-z][a-z0-9-]*")
 
 
