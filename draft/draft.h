@@ -20,8 +20,9 @@ typedef struct draft_proposal {
     int n;                    /* tokens proposed, 0..DRAFT_MAX */
     int32_t token[DRAFT_MAX];
     int parent[DRAFT_MAX];    /* index of the parent token, -1: behind the committed text */
-    const float *q;           /* (n, n_vocab), row i the law token[i] was drawn from; NULL: point masses.
-                                 Owned by the drafter until its next call */
+    const float *q;           /* row r (n_vocab): the law of the tokens whose parent is r - 1, siblings drawn without
+                                 replacement; in a chain, row i is that of token i. NULL: point masses. Owned by the
+                                 drafter until its next call */
 } draft_proposal;
 
 /* How far a draft goes on is asked for token by token, before each is drawn: `confidence` is the highest
@@ -34,7 +35,9 @@ typedef enum draft_answer {
 
 /* What a round may use. */
 typedef struct draft_request {
-    int max_tokens;                /* 0..DRAFT_MAX */
+    int max_tokens;                /* 0..DRAFT_MAX: the longest path */
+    int width;                     /* 1 or more: candidates for each place of it; the first goes on (all of them: at
+                                      most DRAFT_MAX) */
     const verify_sampler *sampler; /* of the target; greedy (temperature 0) proposes argmaxes */
     const int32_t *history;        /* the committed text, all of it, the last token included */
     int n_history;
@@ -46,11 +49,23 @@ typedef struct draft_request {
     bool coupled;                  /* draw with the noise that the target will use (verify_coupled_draw) */
 } draft_request;
 
-/* Token i of a sampled proposal, drawn from q (n_vocab, sum above 0). */
-static inline int32_t draft_draw(const float *q, int n_vocab, const verify_rng *r, int i, bool coupled) {
-    const uint64_t position = r->position + (uint64_t)i;
-    return coupled ? verify_coupled_draw(q, n_vocab, r->seed, position)
-                   : verify_draw(q, n_vocab, td_uniform(r->seed, TD_STREAM_DRAFT, position, r->lane));
+/* Token number `node` of a sampled proposal, `depth` tokens behind the text, drawn from q (n_vocab) without the
+ * siblings drawn before it: taken[0..n_taken), for which q is zero while it draws. -1: nothing is left. */
+static inline int32_t draft_draw(float *q, int n_vocab, const verify_rng *r, int node, int depth, bool coupled,
+                                 const int32_t *taken, int n_taken) {
+    const double u = td_uniform(r->seed, TD_STREAM_DRAFT, r->position + (uint64_t)node, r->lane);
+    if (!coupled) return verify_draw_next(q, n_vocab, taken, n_taken, u);
+    float kept[DRAFT_MAX], left = 0;
+    for (int i = 0; i < n_taken; i++)
+        kept[i] = q[taken[i]], q[taken[i]] = 0;
+    for (int x = 0; x < n_vocab && n_taken; x++)
+        left += q[x];
+    const int32_t token = n_taken && !(left > 0)
+                              ? -1
+                              : verify_coupled_draw(q, n_vocab, r->seed, r->position + (uint64_t)depth);
+    for (int i = n_taken - 1; i >= 0; i--)
+        q[taken[i]] = kept[i];
+    return token;
 }
 
 typedef struct draft_ops {

@@ -1,5 +1,5 @@
 /* A small model proposes a chain, token by token: k passes for k tokens, the last of which it never
- * reads itself.
+ * reads itself. Candidates beside the chain's tokens, the next best in each place, cost no pass of it.
  *
  * Its cache holds a prefix of the committed text, never the last token. `held` remembers which tokens, so
  * that a new text can keep what is common. In a round (text of n tokens)
@@ -29,7 +29,7 @@ typedef struct draft_model {
     verify_bias *bias; /* (bias_cap) the user's, for ids the draft has */
     size_t bias_cap;
     float *logits; /* (n_vocab of the draft) */
-    float *q;      /* (max_tokens, n_target) */
+    float *q;      /* (max_tokens, n_target) as draft_proposal has it */
     int n_ctx, pass_rows, max_tokens;
     int n_target;    /* the target's vocabulary */
     int n_common;    /* ids that both have */
@@ -154,29 +154,51 @@ static td_code own_sampler(draft_model *d, const verify_sampler *s, verify_sampl
     return TD_OK;
 }
 
-/* Token i of the proposal from the draft's logits, and whether it is to be drawn at all. */
-static draft_answer choose(draft_model *d, const draft_request *req, const verify_sampler *s,
-                           draft_proposal *out, int i) {
-    if (s->temperature == 0) {
-        out->token[i] = verify_argmax(s, d->logits, d->n_common, req->history, req->n_history,
-                                      out->token, i, d->sampling);
-        return req->ask ? req->ask(req->user, i,
-                                   verify_confidence(d->logits, d->n_common, out->token[i]))
-                        : DRAFT_GO_ON;
+/* The id of the largest logit that is not among taken[0..n). */
+static int32_t next_best(const float *logits, int n_vocab, const int32_t *taken, int n) {
+    int32_t best = -1;
+    for (int32_t x = 0; x < n_vocab; x++) {
+        if (best >= 0 && !(logits[x] > logits[best])) continue;
+        bool is_taken = false;
+        for (int i = 0; i < n && !is_taken; i++)
+            is_taken = taken[i] == x;
+        if (!is_taken) best = x;
     }
-    float *q = d->q + (size_t)i * (size_t)d->n_target;
-    verify_probs(s, d->logits, d->n_common, req->history, req->n_history, out->token, i,
-                 d->sampling, q);
-    memset(q + d->n_common, 0, (size_t)(d->n_target - d->n_common) * sizeof *q);
-    draft_answer answer = DRAFT_GO_ON;
-    if (req->ask) {
-        float most = 0;
-        for (int x = 0; x < d->n_common; x++)
-            most = q[x] > most ? q[x] : most;
-        answer = req->ask(req->user, i, most);
+    return best;
+}
+
+/* Appends the candidates for the place behind the path, up to `width`: the first is the one the draft would write, the
+ * others the next ones. path: tokens from the text on, `depth` of them. Answers whether to go on behind the first;
+ * DRAFT_STOP: nothing was appended. */
+static draft_answer add_candidates(draft_model *d, const draft_request *req, const verify_sampler *s,
+                                   const int32_t *path, int depth, int width, int parent,
+                                   draft_proposal *out) {
+    const bool greedy = s->temperature == 0;
+    float *q = d->q + (size_t)(parent + 1) * (size_t)d->n_target;
+    int32_t *first = out->token + out->n;
+    float confidence = 0;
+    if (greedy) {
+        *first = verify_argmax(s, d->logits, d->n_common, req->history, req->n_history, path, depth,
+                               d->sampling);
+        if (req->ask) confidence = verify_confidence(d->logits, d->n_common, *first);
+    } else {
+        verify_probs(s, d->logits, d->n_common, req->history, req->n_history, path, depth,
+                     d->sampling, q);
+        memset(q + d->n_common, 0, (size_t)(d->n_target - d->n_common) * sizeof *q);
+        for (int x = 0; x < d->n_common && req->ask; x++)
+            confidence = q[x] > confidence ? q[x] : confidence;
     }
-    if (answer == DRAFT_STOP) return answer; /* before it is drawn: trap 1 */
-    out->token[i] = draft_draw(q, d->n_target, &req->rng, i, req->coupled);
+    const draft_answer answer = req->ask ? req->ask(req->user, depth, confidence) : DRAFT_GO_ON;
+    if (answer == DRAFT_STOP) return answer; /* before a sample is drawn: trap 1 */
+    for (int j = 0; j < width; j++) {
+        const int32_t token =
+            !greedy ? draft_draw(q, d->n_target, &req->rng, out->n, depth, req->coupled, first, j)
+            : j     ? next_best(d->logits, d->n_common, first, j)
+                    : *first;
+        if (token < 0) break;
+        first[j] = token;
+        out->parent[out->n++] = parent;
+    }
     return answer;
 }
 
@@ -196,6 +218,7 @@ static td_code propose(draft *base, const draft_request *req, draft_proposal *ou
     out->n = 0;
     out->q = req->sampler->temperature > 0 ? d->q : NULL;
     if (req->max_read > 0 && n_unread(d) > req->max_read) skip(d, req->max_read);
+    assert(req->width <= 1 || req->width * req->max_tokens <= d->max_tokens);
     int n = req->max_tokens < d->max_tokens ? req->max_tokens : d->max_tokens;
     const int room = d->n_ctx + 1 - (d->n_text - d->n_skipped); /* the last is not read */
     if (n > room) n = room;
@@ -203,13 +226,14 @@ static td_code propose(draft *base, const draft_request *req, draft_proposal *ou
     verify_sampler s;
     td_code rc = own_sampler(d, req->sampler, &s, err);
     if (rc || (rc = catch_up(d, req->history, d->n_text, d->logits, NULL, NULL, err))) return rc;
-    for (int i = 0;; i++) {
-        const draft_answer answer = choose(d, req, &s, out, i);
-        if (answer == DRAFT_STOP) break;
-        out->parent[i] = i - 1;
-        out->n = i + 1;
-        if (answer == DRAFT_LAST || i + 1 == n) break;
-        if ((rc = pass(d, &out->token[i], 1, d->logits, err))) {
+    const int width = req->width > 1 ? req->width : 1;
+    int32_t path[DRAFT_MAX];
+    for (int depth = 0, spine = -1; depth < n; depth++) {
+        const int node = out->n;
+        const draft_answer answer = add_candidates(d, req, &s, path, depth, width, spine, out);
+        if (answer != DRAFT_GO_ON || depth + 1 == n) break;
+        path[depth] = out->token[spine = node];
+        if ((rc = pass(d, &path[depth], 1, d->logits, err))) {
             out->n = 0;
             return rc;
         }
@@ -220,11 +244,13 @@ static td_code propose(draft *base, const draft_request *req, draft_proposal *ou
 static td_code observe(draft *base, const int32_t *tokens, int n_tokens, int n_accepted,
                        td_error *err) {
     draft_model *d = (draft_model *)base;
-    (void)tokens, (void)err;
-    const int n_read = cache_len(d) - d->n_committed; /* of the proposal */
-    const int n_keep = n_accepted < n_read ? n_accepted : n_read;
+    (void)err;
     assert(n_accepted <= n_tokens);
-    assert(!n_keep || !memcmp(d->held + d->n_committed, tokens, (size_t)n_keep * sizeof *tokens));
+    /* What it has read of the proposal is the chain; the path that was accepted may have left it. */
+    const int n_read = cache_len(d) - d->n_committed;
+    int n_keep = 0;
+    while (n_keep < n_accepted && n_keep < n_read && d->held[d->n_committed + n_keep] == tokens[n_keep])
+        n_keep++;
     d->n_text += n_tokens;
     d->n_committed += n_keep;
     drop_proposal(d);

@@ -33,6 +33,7 @@ static td_code begin(const walk *w, td_error *err) {
                      .seed = a->seed + (uint64_t)w->at,
                      .draft_max = pick(w, 2, 0, 8)};
     if (draw(w, 3) < 0.4) p.sampler.temperature = 0;
+    if (p.rule != VERIFY_BLOCK && draw(w, 8) < 0.3) p.width = 2, p.draft_max /= 2;
     if (have <= a->n_prompt || have > a->n_longest || draw(w, 4) < 0.3)
         return spec_begin(a->s, a->prompt, a->n_prompt, &p, NULL, NULL, NULL, err);
     return spec_begin(a->s, spec_tokens(a->s), pick(w, 5, a->n_prompt, have), &p, NULL, NULL, NULL,

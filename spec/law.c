@@ -300,7 +300,8 @@ static void sample_text(const law *l, verify_rule rule, int k, uint64_t seed, fl
         memcpy(p, row_of(l, l->p, here), bytes);
         while (n_draft < most && l->c[here].q.n) {
             memcpy(q + width * (size_t)n_draft, row_of(l, l->q, here), bytes);
-            drawn[n_draft] = draft_draw(q + width * (size_t)n_draft, l->n_vocab, &rng, n_draft, coupled);
+            drawn[n_draft] = draft_draw(q + width * (size_t)n_draft, l->n_vocab, &rng, n_draft,
+                                        n_draft, coupled, NULL, 0);
             here = l->next[(size_t)here * width + (size_t)drawn[n_draft]];
             assert(here >= 0);
             n_draft++;
@@ -342,13 +343,12 @@ bool law_sample(const law *l, verify_rule rule, int k, uint64_t seed, int n, int
     return possible;
 }
 
-td_code law_sample_loop(const law *l, spec *s, const int32_t *prompt, const verify_sampler *sampler,
-                        verify_rule rule, int k, uint64_t seed, int n, int64_t *count,
-                        bool *possible, td_error *err) {
+td_code law_sample_loop(const law *l, spec *s, const int32_t *prompt, const spec_params *params,
+                        uint64_t seed, int n, int64_t *count, bool *possible, td_error *err) {
     for (int i = 0; i < n; i++) {
-        const spec_params params = {
-            .sampler = *sampler, .rule = rule, .seed = seed + (uint64_t)i, .draft_max = k};
-        td_code rc = spec_begin(s, prompt, (int)l->n_prompt, &params, NULL, NULL, NULL, err);
+        spec_params seeded = *params;
+        seeded.seed = seed + (uint64_t)i;
+        td_code rc = spec_begin(s, prompt, (int)l->n_prompt, &seeded, NULL, NULL, NULL, err);
         while (!rc && spec_n_tokens(s) < l->n_prompt + LAW_TOKENS) {
             spec_round r;
             rc = spec_step(s, 0, &r, err);

@@ -39,10 +39,10 @@ int law_cell(const law *l, const int32_t tokens[LAW_TOKENS]);
  * impossible under the target's law. */
 bool law_sample(const law *l, verify_rule rule, int k, uint64_t seed, int n, int64_t *count);
 
-/* The same with the whole loop over the models the law was made from; k up to its max_draft. *possible as above. */
-td_code law_sample_loop(const law *l, spec *s, const int32_t *prompt, const verify_sampler *sampler,
-                        verify_rule rule, int k, uint64_t seed, int n, int64_t *count, bool *possible,
-                        td_error *err);
+/* The same with the whole loop over the models that the law was made from, from the prompt and under the sampler it
+ * was made with; the seed in params is not used. *possible as above. */
+td_code law_sample_loop(const law *l, spec *s, const int32_t *prompt, const spec_params *params, uint64_t seed,
+                        int n, int64_t *count, bool *possible, td_error *err);
 
 typedef struct law_verdict {
     double z;        /* chi-square as a normal deviate (Wilson-Hilferty) */

@@ -30,7 +30,8 @@ struct spec {
     length_model length; /* of adapting; costs unset: costs.near == costs.far */
     int n_draft_read; /* committed tokens when the drafter proposed last */
     draft_proposal proposal;
-    int32_t rows[1 + DRAFT_MAX]; /* of the verify pass: last, x1 .. xk */
+    int32_t rows[1 + DRAFT_MAX]; /* of the verify pass: last, then the proposal's */
+    int parents[1 + DRAFT_MAX];
 };
 
 td_code spec_open(spec **out, target *t, draft *d, int max_draft, td_error *err) {
@@ -153,6 +154,17 @@ td_code spec_begin(spec *s, const int32_t *prompt, int n, const spec_params *p, 
     if (p->draft_max < 0 || p->draft_max > s->max_draft)
         return td_fail(err, TD_E_ARG, "a draft of %d tokens: this session allows 0 to %d",
                        p->draft_max, s->max_draft);
+    if (p->width > 1) {
+        if (p->width > s->max_draft || p->width * p->draft_max > s->max_draft)
+            return td_fail(err, TD_E_ARG, "a draft of %d times %d tokens: this session allows %d",
+                           p->width, p->draft_max, s->max_draft);
+        if (p->rule == VERIFY_BLOCK && p->sampler.temperature > 0)
+            return td_fail(err, TD_E_UNSUPPORTED,
+                           "block verification takes drafts one token wide; use token or coupled");
+        if (p->adapt)
+            return td_fail(err, TD_E_UNSUPPORTED,
+                           "the draft length is chosen for drafts one token wide only");
+    }
     s->params = *p;
     s->round = 0;
     listener l = {.progress = progress, .user = user};
@@ -236,7 +248,8 @@ const length_model *spec_length(const spec *s) {
 static int draft_length(spec *s, int max_tokens) {
     int k = s->following ? s->params.draft_max : 0;
     const int room = s->n_ctx - target_len(s->t) - 1;
-    if (k > room) k = room;
+    const int width = s->params.width > 1 ? s->params.width : 1;
+    if (k * width > room) k = room / width;
     if (max_tokens > 0 && k > max_tokens - 1) k = max_tokens - 1;
     if (s->params.adapt) k = length_choose(&s->length, s->n - 1, s->n - s->n_draft_read, k);
     return k;
@@ -254,6 +267,7 @@ static td_code draft_round(spec *s, int k, const verify_rng *rng, td_error *err)
     s->proposal.q = NULL;
     if (k <= 0) return TD_OK;
     const draft_request req = {.max_tokens = k,
+                               .width = s->params.width,
                                .sampler = &s->params.sampler,
                                .history = s->text,
                                .n_history = s->n,
@@ -265,35 +279,65 @@ static td_code draft_round(spec *s, int k, const verify_rng *rng, td_error *err)
     s->n_draft_read = s->n;
     td_code rc = draft_propose(s->d, &req, &s->proposal, err);
     if (rc) return rc;
-    assert(s->proposal.n >= 0 && s->proposal.n <= k);
-    for (int i = 0; i < s->proposal.n; i++)
-        assert(s->proposal.parent[i] == i - 1 && s->proposal.token[i] >= 0 &&
-               s->proposal.token[i] < s->n_vocab);
+    const draft_proposal *x = &s->proposal;
+    assert(x->n >= 0 && x->n <= s->max_draft);
+    for (int i = 0; i < x->n; i++)
+        assert(x->parent[i] >= -1 && x->parent[i] < i && x->token[i] >= 0 &&
+               x->token[i] < s->n_vocab);
     return TD_OK;
 }
 
-/* Greedy needs no row past the first disagreement. */
+/* Tokens on the way from the text to a row of the pass, that row's included; row 0 has none. */
+static int path_to(const draft_proposal *x, int row, int32_t path[DRAFT_MAX]) {
+    int depth = 0;
+    for (int i = row - 1; i >= 0; i = x->parent[i])
+        depth++;
+    int at = depth;
+    for (int i = row - 1; i >= 0; i = x->parent[i])
+        path[--at] = x->token[i];
+    return depth;
+}
+
+static int longest_path(const draft_proposal *x) {
+    int most = 0;
+    int32_t path[DRAFT_MAX];
+    for (int row = 1; row <= x->n; row++) {
+        const int depth = path_to(x, row, path);
+        if (depth > most) most = depth;
+    }
+    return most;
+}
+
+/* Greedy needs no row off the path: each argmax says which one is next. */
 static void accept_greedy(spec *s, const float *logits, verify_result *out) {
     const draft_proposal *x = &s->proposal;
-    int32_t argmax[1 + DRAFT_MAX];
-    int i = 0;
-    for (;; i++) {
-        argmax[i] = verify_argmax(&s->params.sampler, logits + (size_t)i * (size_t)s->n_vocab,
-                                  s->n_vocab, s->text, s->n, x->token, i, s->sampling);
-        if (i == x->n || argmax[i] != x->token[i]) break;
+    const verify_tree tree = {x->n, x->token, x->parent};
+    int32_t argmax[1 + DRAFT_MAX], path[DRAFT_MAX];
+    for (int i = 0; i <= x->n; i++)
+        argmax[i] = -1; /* no token: a row that is not asked for ends no path */
+    for (int row = 0, next; row >= 0; row = next) {
+        const int depth = path_to(x, row, path);
+        argmax[row] =
+            verify_argmax(&s->params.sampler, logits + (size_t)row * (size_t)s->n_vocab, s->n_vocab,
+                          s->text, s->n, path, depth, s->sampling);
+        next = -1;
+        for (int i = row; i < x->n && next < 0; i++)
+            if (x->parent[i] == row - 1 && x->token[i] == argmax[row]) next = i + 1;
     }
-    verify_greedy(argmax, &(verify_tree){i, x->token, x->parent}, out);
+    verify_greedy(argmax, &tree, out);
 }
 
 static void accept_sampled(spec *s, const float *logits, const verify_rng *rng,
                            verify_result *out) {
     const draft_proposal *x = &s->proposal;
-    for (int i = 0; i <= x->n; i++) {
-        const size_t at = (size_t)i * (size_t)s->n_vocab;
-        verify_probs(&s->params.sampler, logits + at, s->n_vocab, s->text, s->n, x->token, i,
+    const verify_tree tree = {x->n, x->token, x->parent};
+    int32_t path[DRAFT_MAX];
+    for (int row = 0; row <= x->n; row++) {
+        const size_t at = (size_t)row * (size_t)s->n_vocab;
+        const int depth = path_to(x, row, path);
+        verify_probs(&s->params.sampler, logits + at, s->n_vocab, s->text, s->n, path, depth,
                      s->sampling, s->p + at);
     }
-    const verify_tree tree = {x->n, x->token, x->parent};
     verify_proposal(s->params.rule, s->p, x->q, &tree, s->n_vocab, rng, out);
 }
 
@@ -312,8 +356,10 @@ td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {
 
     const uint64_t t1 = td_now_ns();
     s->rows[0] = s->text[s->n - 1];
-    memcpy(s->rows + 1, x->token, (size_t)x->n * sizeof *x->token);
-    if ((rc = target_verify(s->t, s->rows, NULL, 1 + x->n, &logits, err))) goto fail;
+    s->parents[0] = -1;
+    for (int i = 0; i < x->n; i++)
+        s->rows[1 + i] = x->token[i], s->parents[1 + i] = 1 + x->parent[i];
+    if ((rc = target_verify(s->t, s->rows, s->parents, 1 + x->n, &logits, err))) goto fail;
 
     const uint64_t t2 = td_now_ns();
     if (s->params.sampler.temperature == 0)
@@ -323,9 +369,13 @@ td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {
 
     const uint64_t t3 = td_now_ns();
     const int n_new = result.n_accepted + 1;
-    target_keep(s->t, NULL, n_new);
-    memcpy(s->text + s->n, x->token, (size_t)result.n_accepted * sizeof *s->text);
+    int kept[1 + DRAFT_MAX] = {0};
+    for (int i = 0; i < result.n_accepted; i++) {
+        kept[1 + i] = 1 + result.path[i];
+        s->text[s->n + i] = x->token[result.path[i]];
+    }
     s->text[s->n + result.n_accepted] = result.token;
+    target_keep(s->t, kept, n_new);
     const int32_t *new_tokens = s->text + s->n;
     if (s->params.adapt)
         length_learn(&s->length, &(length_round){.n_drafted = x->n,
@@ -342,6 +392,7 @@ td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {
     *out = (spec_round){.tokens = new_tokens,
                         .n_tokens = n_new,
                         .n_drafted = x->n,
+                        .n_places = longest_path(x),
                         .n_accepted = result.n_accepted,
                         .draft_ns = t1 - t0,
                         .verify_ns = t2 - t1,

@@ -21,7 +21,9 @@ typedef struct spec_params {
     verify_sampler sampler; /* arrays borrowed until the next begin */
     verify_rule rule;       /* with a temperature above 0 */
     uint64_t seed;
-    int draft_max;          /* 0: plain decoding */
+    int draft_max;          /* longest draft; 0: plain decoding */
+    int width;              /* candidates for each place of a draft; 0 and 1: a chain. width * draft_max is at most
+                               the max_draft of spec_open; no block verification, nor adapt, over 1 */
     bool adapt;             /* draft_max is the most; each round takes the length that pays (length.h), by the
                                costs of spec_set_costs */
 } spec_params;
@@ -30,11 +32,12 @@ typedef struct spec_round {
     const int32_t *tokens; /* committed by this round: accepted tokens, then the target's own; owned by spec,
                               the last n_tokens of spec_tokens */
     int n_tokens;          /* 1 + n_accepted */
-    int n_drafted, n_accepted;
+    int n_drafted, n_accepted; /* tokens; of the path that was accepted */
+    int n_places;          /* of the draft: its longest path */
     uint64_t draft_ns, verify_ns, sample_ns;
 } spec_round;
 
-/* Borrows both; d may be NULL (plain decoding). max_draft bounds draft_max of every begin. */
+/* Borrows both; d may be NULL (plain decoding). max_draft: tokens of the largest draft of any begin. */
 td_code spec_open(spec **out, target *t, draft *d, int max_draft, td_error *err);
 void spec_close(spec *s);
 

@@ -51,6 +51,9 @@ static td_code check_options(const td_session *s, const td_generate_options *o, 
         (o->draft_max < 0 || o->draft_max > (s->d ? s->draft_max : TD_MAX_DRAFT)))
         return td_fail(err, TD_E_ARG, "drafts of %d tokens: this session was opened for 0 to %d",
                        o->draft_max, s->draft_max);
+    if (o->draft_width < 0 || o->draft_width > TD_MAX_DRAFT)
+        return td_fail(err, TD_E_ARG, "drafts %d tokens wide; use 1 to %d", o->draft_width,
+                       TD_MAX_DRAFT);
     if (o->n_stops < 0 || (o->n_stops > 0 && !o->stops))
         return td_fail(err, TD_E_ARG, "a list of %d stop strings makes no sense", o->n_stops);
     for (int i = 0; i < o->n_stops; i++)
@@ -90,6 +93,7 @@ static td_code make_params(td_session *s, const td_generate_options *o, spec_par
                                      .n_bias = (int)n},
                          .rule = rules[o->verify],
                          .seed = p->seed,
+                         .width = o->draft_width,
                          .adapt = s->d && o->draft_max == TD_DRAFT_AUTO,
                          .draft_max = !s->d                           ? 0
                                       : o->draft_max != TD_DRAFT_AUTO ? o->draft_max
@@ -180,7 +184,7 @@ static void count_round(run *r, const spec_round *round, int before, int n_new) 
     const uint64_t now = td_now_ns();
     st->rounds++;
     st->drafted += round->n_drafted;
-    for (int i = 0; i < round->n_drafted; i++)
+    for (int i = 0; i < round->n_places; i++)
         st->drafted_per_pos[i]++;
     r->draft_ns += round->draft_ns, r->verify_ns += round->verify_ns;
     r->sample_ns += round->sample_ns;

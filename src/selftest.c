@@ -29,19 +29,29 @@ static const char *const prompts[] = {
     "\xef\xbc\x8c"}; /* "In a quiet little town," */
 enum { N_PROMPTS = sizeof prompts / sizeof *prompts };
 
-static const int lengths[] = {0, 1, 2, 3, 4, 5, 8, 16, TD_DRAFT_AUTO}, few_lengths[] = {0, 4};
-enum { N_LENGTHS = sizeof lengths / sizeof *lengths, N_FEW = 2 };
+typedef struct shape {
+    int k, width; /* places of a draft, candidates for each */
+} shape;
+static const shape shapes[] = {{0, 1}, {1, 1},  {2, 1}, {3, 1}, {4, 1},           {5, 1},
+                               {8, 1}, {16, 1}, {3, 2}, {2, 5}, {TD_DRAFT_AUTO, 1}};
+static const shape few_shapes[] = {{0, 1}, {4, 1}, {3, 2}};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_FEW = sizeof few_shapes / sizeof *few_shapes };
 
 enum { GREEDY, SEEDED, N_KINDS };
 static const char *const kind_names[] = {"greedy text", "seeded text, coupled"};
 
 static const struct {
+    const char *name;
     verify_rule rule;
-    const char *table, *loop;
-} rules[] = {{VERIFY_TOKEN, "law, token", "law in the loop, token"},
-             {VERIFY_BLOCK, "law, block", "law in the loop, block"},
-             {VERIFY_COUPLED, "law, coupled", "law in the loop, coupled"}};
-enum { N_RULES = sizeof rules / sizeof *rules };
+    int width; /* of the drafts in the loop; 0: from tables */
+} laws[] = {{"law, token", VERIFY_TOKEN, 0},
+            {"law, block", VERIFY_BLOCK, 0},
+            {"law, coupled", VERIFY_COUPLED, 0},
+            {"law in the loop, token", VERIFY_TOKEN, 1},
+            {"law in the loop, trees", VERIFY_TOKEN, 2},
+            {"law in the loop, block", VERIFY_BLOCK, 1},
+            {"law in the loop, coupled", VERIFY_COUPLED, 1}};
+enum { N_LAWS = sizeof laws / sizeof *laws };
 
 static const verify_sampler law_sampler = {.temperature = 1,
                                            .top_k = LAW_TOP_K,
@@ -110,10 +120,10 @@ static td_code open_pair(selftest *t, int n_threads) {
 
 /* ---- texts ---- */
 
-static void fill_options(td_generate_options *o, int kind, int k) {
+static void fill_options(td_generate_options *o, int kind, const shape *s) {
     td_generate_defaults(o);
     o->n_predict = N_PREDICT;
-    o->draft_max = k;
+    o->draft_max = s->k, o->draft_width = s->width;
     o->sampling = (td_sampling){.top_p = 1, .repeat_penalty = 1};
     if (kind == GREEDY) return;
     o->verify = TD_VERIFY_COUPLED;
@@ -126,10 +136,10 @@ static void fill_options(td_generate_options *o, int kind, int k) {
                                 .seed = 7};
 }
 
-static td_code write_text(selftest *t, int kind, int prompt, int k) {
+static td_code write_text(selftest *t, int kind, int prompt, const shape *s) {
     td_generate_options o;
     td_stats st;
-    fill_options(&o, kind, k);
+    fill_options(&o, kind, s);
     td_code rc = td_generate(t->session, t->prompt[prompt], t->n_prompt[prompt], &o, &st, t->err);
     if (rc) return rc;
     td_token *text = t->text[kind][prompt];
@@ -145,12 +155,13 @@ static td_code write_text(selftest *t, int kind, int prompt, int k) {
     return TD_OK;
 }
 
-static td_code write_texts(selftest *t, const int *k, int n_k) {
-    const int total = N_KINDS * N_PROMPTS * n_k;
+static td_code write_texts(selftest *t, const shape *s, int n_shapes) {
+    const int total = N_KINDS * N_PROMPTS * n_shapes;
     td_code rc = td_session_calibrate(t->session, false, NULL, NULL, NULL, t->err);
     for (int i = 0; i < total && !rc; i++) {
-        const int kind = i / (N_PROMPTS * n_k), prompt = i / n_k % N_PROMPTS;
-        if (!(rc = tell(t, "texts", i, total))) rc = write_text(t, kind, prompt, k[i % n_k]);
+        const int kind = i / (N_PROMPTS * n_shapes), prompt = i / n_shapes % N_PROMPTS;
+        if (!(rc = tell(t, "texts", i, total)))
+            rc = write_text(t, kind, prompt, &s[i % n_shapes]);
     }
     return rc;
 }
@@ -164,7 +175,7 @@ static void report_texts(selftest *t) {
                       .z = NAN,
                       .tv = NAN,
                       .tv_bound = NAN};
-        snprintf(c.result, sizeof c.result, "%d runs with drafts, lengths, threads: %d differ",
+        snprintf(c.result, sizeof c.result, "%d runs with drafts, trees, threads: %d differ",
                  t->n_runs[kind], t->n_differ[kind]);
         report(t, c);
     }
@@ -216,40 +227,41 @@ static void report_law(selftest *t, const char *name, const law *l, const int64_
     report(t, c);
 }
 
-static td_code check_tables(selftest *t, const law *l) {
-    const int n = t->opt->n_samples ? t->opt->n_samples : N_SAMPLES;
-    for (int i = 0; i < N_RULES; i++) {
-        int64_t count[LAW_CELLS] = {0};
-        bool possible = true;
-        for (int k = 1; k < LAW_TOKENS; k++) { /* half of the texts with each length */
-            td_code rc = tell(t, rules[i].table, k - 1, LAW_TOKENS - 1);
-            if (rc) return rc;
-            possible = law_sample(l, rules[i].rule, k, (uint64_t)(k * n), n / (LAW_TOKENS - 1), count) &&
-                       possible;
-        }
-        report_law(t, rules[i].table, l, count, n / (LAW_TOKENS - 1) * (LAW_TOKENS - 1), possible);
-    }
-    return TD_OK;
-}
-
 static double seconds_since(uint64_t start) {
     return (double)(td_now_ns() - start) / 1e9;
 }
 
-static td_code check_loop(selftest *t, const law *l, rig *r, const td_token *prompt) {
-    for (int i = 0; i < N_RULES; i++) {
-        int64_t count[LAW_CELLS] = {0};
-        bool possible = true;
-        int n = 0;
-        const uint64_t start = td_now_ns();
-        for (; n < LOOP_SAMPLES && (!n || seconds_since(start) < patience_s); n += LOOP_STEP) {
-            td_code rc = tell(t, rules[i].loop, n, LOOP_SAMPLES);
-            if (rc || (rc = law_sample_loop(l, r->s, prompt, &law_sampler, rules[i].rule, LOOP_DRAFT,
-                                            (uint64_t)n, LOOP_STEP, count, &possible, t->err)))
-                return rc;
-        }
-        report_law(t, rules[i].loop, l, count, n, possible);
+/* Texts drawn from the tables: half of them with each length of draft. */
+static td_code check_table(selftest *t, const law *l, int i) {
+    const int n = (t->opt->n_samples ? t->opt->n_samples : N_SAMPLES) / (LAW_TOKENS - 1);
+    int64_t count[LAW_CELLS] = {0};
+    bool possible = true;
+    for (int k = 1; k < LAW_TOKENS; k++) {
+        td_code rc = tell(t, laws[i].name, k - 1, LAW_TOKENS - 1);
+        if (rc) return rc;
+        possible = law_sample(l, laws[i].rule, k, (uint64_t)k * (uint64_t)n, n, count) && possible;
     }
+    report_law(t, laws[i].name, l, count, (int64_t)n * (LAW_TOKENS - 1), possible);
+    return TD_OK;
+}
+
+/* Texts written by the whole loop. */
+static td_code check_loop(selftest *t, const law *l, int i, spec *s) {
+    const spec_params params = {.sampler = law_sampler,
+                                .rule = laws[i].rule,
+                                .draft_max = LOOP_DRAFT / laws[i].width,
+                                .width = laws[i].width};
+    int64_t count[LAW_CELLS] = {0};
+    bool possible = true;
+    int n = 0;
+    const uint64_t start = td_now_ns();
+    for (; n < LOOP_SAMPLES && (!n || seconds_since(start) < patience_s); n += LOOP_STEP) {
+        td_code rc = tell(t, laws[i].name, n, LOOP_SAMPLES);
+        if (rc || (rc = law_sample_loop(l, s, t->prompt[1], &params, (uint64_t)n, LOOP_STEP, count,
+                                        &possible, t->err)))
+            return rc;
+    }
+    report_law(t, laws[i].name, l, count, n, possible);
     return TD_OK;
 }
 
@@ -260,7 +272,8 @@ static td_code check_law(selftest *t, rig *r) {
     if (rc || (rc = law_open(&l, r->t[0], r->draft_side, prompt, (int)t->n_prompt[1], &law_sampler,
                              NULL, t->err)))
         return rc;
-    if (!(rc = check_tables(t, l))) rc = check_loop(t, l, r, prompt);
+    for (int i = 0; i < N_LAWS && !rc; i++)
+        rc = laws[i].width ? check_loop(t, l, i, r->s) : check_table(t, l, i);
     law_close(l);
     return rc;
 }
@@ -323,7 +336,7 @@ static td_code run(selftest *t) {
     rig r = {0};
     td_code rc;
     if ((rc = open_pair(t, n)) || (rc = read_prompts(t)) ||
-        (rc = write_texts(t, lengths, N_LENGTHS)))
+        (rc = write_texts(t, shapes, N_SHAPES)))
         return rc;
     lib_session_lock(t->session);
     if (!(rc = rig_open(&r, t)) && !(rc = check_law(t, &r))) rc = check_caches(t, &r);
@@ -331,7 +344,7 @@ static td_code run(selftest *t) {
     lib_session_unlock(t->session);
     if (rc) return rc;
     close_pair(t);
-    if ((rc = open_pair(t, n == 1 ? 2 : 1)) || (rc = write_texts(t, few_lengths, N_FEW))) return rc;
+    if ((rc = open_pair(t, n == 1 ? 2 : 1)) || (rc = write_texts(t, few_shapes, N_FEW))) return rc;
     report_texts(t);
     return TD_OK;
 }

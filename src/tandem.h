@@ -150,7 +150,7 @@ typedef struct td_session_options {
     int n_ctx;         /* positions; 0: the smaller of the model's trained context and 4096 */
     td_kv_type cache_type_k, cache_type_v; /* keys and values in the caches of target and draft; a quantised
                           type for heads that are no multiple of 32 is TD_E_UNSUPPORTED */
-    int draft_max;     /* longest draft this session will use, 0..64; bounds the verify pass */
+    int draft_max;     /* tokens of the largest draft this session will use, 0..64; bounds the verify pass */
     int prefill_chunk; /* rows a prefill pass; 0: chosen */
 } td_session_options;
 
@@ -214,6 +214,9 @@ typedef struct td_generate_options {
     int draft_max;             /* tokens drafted a round; 0: no speculation; <= the session's draft_max.
                                   TD_DRAFT_AUTO: what pays, round by round (td_session_calibrate). Without a draft
                                   model nothing is drafted */
+    int draft_width;           /* candidates for each place of a draft: over 1 a tree, of draft_max times so many
+                                  tokens, <= the session's draft_max; the first one of a place goes on. Not with
+                                  TD_DRAFT_AUTO, nor with TD_VERIFY_BLOCK (TD_E_UNSUPPORTED). 0 and 1: a chain */
     bool ignore_eos;           /* end tokens are never chosen: their logits become -inf in the target and in the draft */
     const char *const *stops;  /* n_stops strings that end the text, also across tokens */
     int n_stops;
@@ -243,7 +246,8 @@ typedef struct td_stats {
     double itl_ms_p50, itl_ms_p95; /* between tokens as a reader sees them: tokens of one round share its time */
     int64_t drafted, accepted; /* accepted: drafted tokens that were committed */
     int rounds;              /* verify passes, those without a draft too */
-    int64_t accepted_per_pos[TD_MAX_DRAFT], drafted_per_pos[TD_MAX_DRAFT];
+    int64_t accepted_per_pos[TD_MAX_DRAFT], drafted_per_pos[TD_MAX_DRAFT]; /* by place in the draft; candidates
+                                for one place count once */
     double draft_ms, verify_ms, sample_ms; /* parts of decode_ms */
     td_stop_reason stop;
     const td_token *tokens;  /* the decode_tokens generated; owned by the session until its next call */

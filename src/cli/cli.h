@@ -67,6 +67,7 @@ typedef struct cli_args {
     td_logit_bias bias[CLI_LIST_MAX];
     const char *stops[CLI_LIST_MAX];
     int k[CLI_LIST_MAX];
+    int draft_width, draft_depth; /* --draft-tree; 0: not given */
     int n_bias, n_stops, n_k; /* n_k 0: draft_max, the library's default */
     int draft_max;
     int n_runs;

@@ -24,6 +24,7 @@ typedef enum kind {
     VERIFY,
     CONTEXT,   /* run: one number; bench: a list */
     DRAFT_MAX, /* the same */
+    DRAFT_TREE,
     ROWS,      /* a list */
     FORMAT,
     QUANTITY /* double in min..max, with a unit of a list */
@@ -145,6 +146,9 @@ static const option options[] = {
      "tokens to draft a pass at most, 0 to 64, or auto: what pays, round by round; default auto. "
      "bench: a list such as 2,4,8,auto", BOTH,
      DRAFT_MAX, 0, 0, TD_MAX_DRAFT},
+    {"Speculation", "--draft-tree", "WxD",
+     "draft D tokens a pass with W candidates for each of them; W times D is at most 64", CLI_RUN,
+     DRAFT_TREE, 0},
     {"Speculation", "--verify", "RULE",
      "how sampled drafts are accepted: block, token, or coupled, with which a seed gives one text, "
      "drafts or none; default: coupled with --seed or without a draft, else block",
@@ -446,6 +450,17 @@ static int set_draft_max(cli_args *a, const option *o, const char *name, const c
     return CLI_OK;
 }
 
+static int set_draft_tree(cli_args *a, const char *name, const char *value) {
+    int end = 0;
+    if (!isdigit((unsigned char)*value) ||
+        sscanf(value, "%3dx%3d%n", &a->draft_width, &a->draft_depth, &end) != 2 || value[end] ||
+        a->draft_width < 1 || a->draft_depth < 1 || a->draft_width * a->draft_depth > TD_MAX_DRAFT)
+        return cli_misuse("%s takes candidates and depth, as in 2x4, at most %d tokens together, "
+                          "not '%s'",
+                          name, TD_MAX_DRAFT, value);
+    return CLI_OK;
+}
+
 static int by_number(const void *a, const void *b) {
     const int x = *(const int *)a, y = *(const int *)b;
     return (x > y) - (x < y);
@@ -523,6 +538,8 @@ static int set(cli_args *a, const option *o, const char *name, const char *value
         return set_seed(field, name, value);
     case KV_TYPE:
         return set_kv_type(field, name, value);
+    case DRAFT_TREE:
+        return set_draft_tree(a, name, value);
     case VERIFY:
         return set_verify(field, name, value);
     case CONTEXT:
@@ -710,6 +727,14 @@ static int check_together(cli_args *a, const bool *given) {
     if (a->verify == CLI_VERIFY_GREEDY && a->sampling.temperature != 0)
         return cli_misuse("--verify greedy is the rule of --temp 0; for samples: block, token or "
                           "coupled");
+    if (a->draft_width && (!a->draft || a->no_draft))
+        return cli_misuse("--draft-tree needs a draft model: -md FILE");
+    if (a->draft_width && a->n_k) return cli_misuse("one of -k and --draft-tree");
+    if (a->draft_width > 1 && a->verify == CLI_VERIFY_BLOCK && a->sampling.temperature != 0)
+        return cli_misuse("--verify block takes drafts one token wide; with --draft-tree: token or "
+                          "coupled");
+    if (a->draft_width > 1 && a->verify == CLI_VERIFY_DEFAULT && a->sampling.seed == UINT64_MAX)
+        a->verify = CLI_VERIFY_TOKEN;
     if (a->verify == CLI_VERIFY_DEFAULT)
         a->verify = a->sampling.seed != UINT64_MAX || !a->draft || a->no_draft ? CLI_VERIFY_COUPLED
                                                                                : CLI_VERIFY_BLOCK;

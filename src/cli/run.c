@@ -52,11 +52,12 @@ static int prepare(run *r, const cli_args *a, int draft_max) {
     const int n_ctx = a->n_ctx == 0  ? td_model_get_info(r->models.target)->n_ctx_train
                       : a->n_ctx < 0 ? 0
                                      : a->n_ctx;
-    const td_session_options opt = {.n_ctx = n_ctx,
-                                    .cache_type_k = a->cache_type_k,
-                                    .cache_type_v = a->cache_type_v,
-                                    .draft_max =
-                                        draft_max == TD_DRAFT_AUTO ? TD_AUTO_MAX_DRAFT : draft_max};
+    const td_session_options opt = {
+        .n_ctx = n_ctx,
+        .cache_type_k = a->cache_type_k,
+        .cache_type_v = a->cache_type_v,
+        .draft_max = draft_max == TD_DRAFT_AUTO ? TD_AUTO_MAX_DRAFT
+                                                : draft_max * (a->draft_width ? a->draft_width : 1)};
     if (td_session_open(&r->session, r->models.target, r->models.draft, &opt, &err))
         return cli_error(&err);
     return draft_max == TD_DRAFT_AUTO ? cli_calibrate(r->session, a) : CLI_OK;
@@ -73,6 +74,7 @@ static int generate(run *r, const cli_args *a, int draft_max, td_stats *stats) {
     td_error err;
     cli_generate_options(&opt, a);
     opt.draft_max = draft_max;
+    opt.draft_width = a->draft_width;
     opt.on_text = on_text;
     opt.on_prefill = on_prefill;
     opt.user = r;
@@ -92,7 +94,10 @@ int cli_run(cli_args *a) {
     run r = {0};
     td_stats stats;
     int rc;
-    const int draft_max = !a->draft || a->no_draft ? 0 : a->n_k ? a->k[0] : a->draft_max;
+    const int draft_max = !a->draft || a->no_draft ? 0
+                          : a->draft_width         ? a->draft_depth
+                          : a->n_k                 ? a->k[0]
+                                                   : a->draft_max;
     cli_progress_init(!a->no_progress && !a->quiet);
     draw_seed(a);
     if ((rc = prepare(&r, a, draft_max)) || (rc = generate(&r, a, draft_max, &stats))) goto fail;

@@ -294,6 +294,33 @@ def test_json_without_a_draft(smol, tmp_path):
     assert r["memory"]["draft_weight_bytes"] == 0 and r["draft"] is None
 
 
+# ---- trees ----
+
+@pytest.mark.parametrize("tree", ["1x4", "2x3", "5x2", "8x8"])
+def test_trees_change_no_text(smol, plain, tmp_path, tree):
+    r = figures(tmp_path, smol, "-md", smol, "--draft-tree", tree, "-p", PROMPT, "-n", N)
+    width, depth = map(int, tree.split("x"))
+    s = r["speculation"]
+    assert s["draft_max"] == depth and len(s["drafted_per_pos"]) == depth and s["drafted"] <= width * sum(
+        s["drafted_per_pos"])
+    assert sum(s["accepted_per_pos"]) == s["accepted"]
+    assert text(smol, "-md", smol, "--draft-tree", tree, "-p", PROMPT, "-n", N, "-c", "100") == text(
+        smol, "-p", PROMPT, "-n", N, "-c", "100")
+    sampled = ["-p", PROMPT, "-n", N, "--temp", "0.8", "--seed", "5"]
+    assert (tandem("run", "-m", smol, "-md", smol, "--draft-tree", tree, *sampled).stdout
+            == tandem("run", "-m", smol, *sampled).stdout)
+
+
+def test_trees_say_what_they_take(smol):
+    base = ["run", "-m", smol, "-p", PROMPT]
+    for tree in ("", "x", "2x", "0x4", "9x8", "2x3x4", "-2x3", "2*3"):
+        result = tandem(*base, "-md", smol, f"--draft-tree={tree}")
+        assert result.returncode == 2 and b"candidates and depth" in result.stderr
+    for more in (["--draft-tree", "2x2"], ["-md", smol, "--draft-tree", "2x2", "-k", "3"],
+                 ["-md", smol, "--draft-tree", "2x2", "--verify", "block"]):
+        assert tandem(*base, *more).returncode == 2
+
+
 # ---- the draft length that is chosen ----
 
 def test_auto_is_the_default_and_changes_no_text(smol, plain, tmp_path):

@@ -26,6 +26,7 @@ def test_selftest_passes(smol, tmp_path):
         table, loop = checks[f"law, {rule}"], checks[f"law in the loop, {rule}"]
         assert table["n"] == 1_000_000 and abs(table["z"]) < 5 and 0 < table["distance"] < table["bound"] < 0.02
         assert loop["n"] >= 25 and loop["distance"] < loop["bound"]
+    assert checks["law in the loop, trees"]["n"] >= 25
     for name in ("greedy text", "seeded text, coupled"):
         assert checks[name]["n"] >= 30 and checks[name]["wrong"] == 0
     assert checks["caches"]["n"] > 10 and checks["caches"]["wrong"] == 0

@@ -16,10 +16,10 @@ typedef struct counts {
     int rounds, drafted, accepted;
 } counts;
 
-/* Generates up to n tokens behind the prompt with drafts of k; the whole text into `text`. */
-static counts generate(tiny_pair *p, const verify_sampler *sampler, int k, const int32_t *prompt,
+/* Generates up to n tokens behind the prompt with drafts of k places; the whole text into `text`. */
+static counts generate(tiny_pair *p, const verify_sampler *sampler, int k, int width, const int32_t *prompt,
                        int n_prompt, int n, int32_t *text) {
-    const spec_params params = {.sampler = *sampler, .seed = 1, .draft_max = k};
+    const spec_params params = {.sampler = *sampler, .seed = 1, .draft_max = k, .width = width};
     td_error err = {0};
     counts c = {0};
     if (spec_begin(p->s, prompt, n_prompt, &params, NULL, NULL, NULL, &err))
@@ -29,7 +29,7 @@ static counts generate(tiny_pair *p, const verify_sampler *sampler, int k, const
         const int left = n_prompt + n - spec_n_tokens(p->s), before = spec_n_tokens(p->s);
         if (spec_step(p->s, left, &r, &err)) fail_msg("%s", err.msg);
         assert_true(r.n_tokens >= 1 && r.n_tokens <= left && r.n_tokens == r.n_accepted + 1);
-        assert_true(r.n_accepted <= r.n_drafted && r.n_drafted <= k);
+        assert_true(r.n_accepted <= r.n_drafted && r.n_drafted <= k * width && r.n_places <= k);
         assert_int_equal(spec_n_tokens(p->s), before + r.n_tokens);
         assert_ptr_equal(r.tokens, spec_tokens(p->s) + before);
         assert_true(spec_check(p->s));
@@ -51,12 +51,24 @@ static void compare(const tiny_params *target_params, const tiny_params *draft_p
     for (uint64_t seed = 0; seed < 3; seed++) {
         int32_t prompt[N_PROMPT], want[N_PROMPT + N_TEXT], got[N_PROMPT + N_TEXT];
         tiny_text(prompt, N_PROMPT, 40, seed);
-        generate(&plain, sampler, 0, prompt, N_PROMPT, N_TEXT, want);
+        generate(&plain, sampler, 0, 1, prompt, N_PROMPT, N_TEXT, want);
         for (int k = 0; k <= 16; k++) {
-            const counts c = generate(&pair, sampler, k, prompt, N_PROMPT, N_TEXT, got);
+            const counts c = generate(&pair, sampler, k, 1, prompt, N_PROMPT, N_TEXT, got);
             if (memcmp(want, got, sizeof want)) fail_msg("the text differs at k = %d", k);
             assert_int_equal(c.rounds + c.accepted, N_TEXT);
             if (k == 4 && of_k4) *of_k4 = c;
+        }
+        int accepted = -1; /* more candidates, never fewer tokens kept */
+        for (int width = 1; width <= 4; width++) {
+            const counts c = generate(&pair, sampler, 4, width, prompt, N_PROMPT, N_TEXT, got);
+            if (memcmp(want, got, sizeof want)) fail_msg("the text differs at %d x 4", width);
+            assert_int_equal(c.rounds + c.accepted, N_TEXT);
+            assert_true(c.accepted >= accepted - 8);
+            accepted = c.accepted;
+        }
+        for (int width = 2; width <= 16; width *= 2) {
+            generate(&pair, sampler, 16 / width, width, prompt, N_PROMPT, N_TEXT, got);
+            if (memcmp(want, got, sizeof want)) fail_msg("the text differs at %d x %d", width, 16 / width);
         }
     }
     tiny_pair_close(&pair);
@@ -162,7 +174,7 @@ static void context_full(void **state) {
         spec_round r;
         td_error err = {0};
         tiny_pair_open(&p, &target_model, &draft_model, &(tiny_setup){.n_ctx = CTX});
-        generate(&p, &greedy, k, prompt, N_PROMPT, CTX + 1 - N_PROMPT, k ? got : want);
+        generate(&p, &greedy, k, 1, prompt, N_PROMPT, CTX + 1 - N_PROMPT, k ? got : want);
         if (k) assert_memory_equal(want, got, sizeof want);
         assert_int_equal(target_len(p.t), CTX);
         assert_int_equal(spec_step(p.s, 0, &r, &err), TD_E_TOO_BIG);

@@ -75,12 +75,13 @@ static void exact_law(const tiny *m, double cell[N_CELLS]) {
     tiny_pair_close(&p);
 }
 
-static void sample(tiny_pair *p, int k, verify_rule rule, int n_samples, double count[N_CELLS]) {
+static void sample(tiny_pair *p, int k, int width, verify_rule rule, int n_samples,
+                   double count[N_CELLS]) {
     td_error err = {0};
     memset(count, 0, N_CELLS * sizeof *count);
     for (int i = 0; i < n_samples; i++) {
         const spec_params params = {
-            .sampler = sampler, .rule = rule, .seed = (uint64_t)i * 977 + 5, .draft_max = k};
+            .sampler = sampler, .rule = rule, .seed = (uint64_t)i * 977 + 5, .draft_max = k, .width = width};
         if (spec_begin(p->s, prompt, N_PROMPT, &params, NULL, NULL, NULL, &err))
             fail_msg("%s", err.msg);
         while (spec_n_tokens(p->s) < N_PROMPT + 3) {
@@ -124,13 +125,25 @@ static void sampled_text_has_the_targets_law(void **state) {
     tiny_open(&draft_model, &draft_params);
     exact_law(&target_model, want);
     tiny_pair p;
-    tiny_pair_open(&p, &target_model, &draft_model, &(tiny_setup){.n_ctx = 32, .max_draft = 3});
+    tiny_pair_open(&p, &target_model, &draft_model, &(tiny_setup){.n_ctx = 32, .max_draft = 6});
     for (size_t i = 0; i < N_RULES; i++)
         for (int k = 0; k <= 3; k++) {
-            sample(&p, k, rules[i], N_SAMPLES, count);
+            sample(&p, k, 1, rules[i], N_SAMPLES, count);
             const double z = deviation(want, count, N_SAMPLES);
             print_message("%s, k = %d: %d samples, z = %.2f\n", rule_names[rules[i]], k, N_SAMPLES,
                           z);
+            assert_true(fabs(z) < 4);
+        }
+    static const struct {
+        int width, k;
+    } trees[] = {{2, 1}, {5, 1}, {2, 2}, {3, 2}, {2, 3}};
+    for (size_t i = 0; i < sizeof trees / sizeof *trees; i++)
+        for (int coupled = 0; coupled < 2; coupled++) {
+            sample(&p, trees[i].k, trees[i].width, coupled ? VERIFY_COUPLED : VERIFY_TOKEN, N_SAMPLES,
+                   count);
+            const double z = deviation(want, count, N_SAMPLES);
+            print_message("%s, %d x %d: %d samples, z = %.2f\n", coupled ? "coupled" : "token",
+                          trees[i].width, trees[i].k, N_SAMPLES, z);
             assert_true(fabs(z) < 4);
         }
     tiny_pair_close(&p);
@@ -205,7 +218,7 @@ static void planted_mistakes_are_caught(void **state) {
         tiny_pair p;
         tiny_pair_open_with(&p, &target_model, &x->base,
                             &(tiny_setup){.n_ctx = 32, .max_draft = 3});
-        sample(&p, 2, rule, N_SAMPLES, count);
+        sample(&p, 2, 1, rule, N_SAMPLES, count);
         const double z = deviation(want, count, N_SAMPLES);
         print_message("%s, %s: z = %.2f\n", rule_names[rule], mistake ? "misreports q" : "drops unlikely tokens", z);
         assert_true(z > 8);
@@ -272,9 +285,12 @@ static void coupled_text_is_the_seeds(void **state) {
     tiny_pair_open(&p, &target_model, &draft_model, &(tiny_setup){.n_ctx = 128, .max_draft = 8});
     for (uint64_t seed = 1; seed <= 20; seed++) {
         int32_t plain[128];
-        for (int k = 0; k <= 8; k++) {
-            const spec_params params = {
-                .sampler = sampler, .rule = VERIFY_COUPLED, .seed = seed, .draft_max = k};
+        for (int k = 0; k <= 10; k++) { /* the last two are trees */
+            const spec_params params = {.sampler = sampler,
+                                        .rule = VERIFY_COUPLED,
+                                        .seed = seed,
+                                        .draft_max = k < 9 ? k : 11 - k,
+                                        .width = k < 9 ? 1 : k - 7};
             td_error err = {0};
             assert_int_equal(spec_begin(p.s, prompt, N_PROMPT, &params, NULL, NULL, NULL, &err),
                              TD_OK);

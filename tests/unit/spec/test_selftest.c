@@ -75,10 +75,10 @@ static void exact_rules_pass(void **state) {
     tiny_pair p;
     tiny_pair_open(&p, &w.target_model, &w.draft_model, &(tiny_setup){.n_ctx = 64, .max_draft = 4});
     for (int r = 0; r < 3; r++) {
+        const spec_params params = {.sampler = sampler, .rule = rules[r], .draft_max = 4};
         int64_t count[LAW_CELLS] = {0};
         bool possible = true;
-        assert_int_equal(law_sample_loop(l, p.s, prompt, &sampler, rules[r], 4, 9, 10000, count,
-                                         &possible, NULL),
+        assert_int_equal(law_sample_loop(l, p.s, prompt, &params, 9, 10000, count, &possible, NULL),
                          TD_OK);
         const law_verdict v = law_judge(l, count, 10000);
         print_message("rule %d, whole loop: z %.2f, tv %.4f of %.4f\n", rules[r], v.z, v.tv, v.tv_bound);
