@@ -268,6 +268,168 @@ static void refusals(void **state) {
     tiny_close(&m);
 }
 
+/* ---- ending by confidence, candidates, a gap ---- */
+
+typedef struct listener {
+    float confidence[K];
+    int n, stop_at, last_at;
+} listener;
+
+static draft_answer listen(void *user, int i, float confidence) {
+    listener *l = user;
+    assert_int_equal(i, l->n);
+    l->confidence[l->n++] = confidence;
+    return i == l->stop_at ? DRAFT_STOP : i == l->last_at ? DRAFT_LAST : DRAFT_GO_ON;
+}
+
+/* It is asked before each token, told the peak of its law, and obeys; what was drafted before stays as it is. */
+static void ends_where_it_is_told(void **state) {
+    (void)state;
+    tiny m;
+    draft *d;
+    td_error err = {0};
+    tiny_open(&m, &(tiny_params){.seed = 5});
+    const draft_model_config cfg = {
+        .n_ctx = MAX_TEXT, .max_tokens = K, .prefill_chunk = 8, .n_vocab = V};
+    if (draft_model_open(&d, m.m, &cfg, &err)) fail_msg("%s", err.msg);
+    text x = {.n = N_PROMPT};
+    tiny_text(x.token, N_PROMPT, V, 3);
+    assert_int_equal(draft_begin(d, x.token, x.n, NULL, NULL, &err), TD_OK);
+    for (int kind = 0; kind < 3; kind++) {
+        draft_request req = request(&x, kind ? &sampled : &greedy, K, 1);
+        req.coupled = kind == 2;
+        draft_proposal whole, part;
+        assert_int_equal(draft_propose(d, &req, &whole, &err), TD_OK);
+        assert_int_equal(whole.n, K);
+        float peak[K];
+        for (int i = 0; i < K && kind; i++) {
+            peak[i] = 0;
+            for (int v = 0; v < V; v++)
+                peak[i] = fmaxf(peak[i], whole.q[i * V + v]);
+        }
+        for (int at = 0; at < K; at++)
+            for (int last = 0; last < 2; last++) {
+                listener l = {.stop_at = last ? -1 : at, .last_at = last ? at : -1};
+                req.ask = listen, req.user = &l;
+                assert_int_equal(draft_propose(d, &req, &part, &err), TD_OK);
+                assert_int_equal(part.n, at + last);
+                assert_int_equal(l.n, at + 1);
+                assert_memory_equal(part.token, whole.token, (size_t)part.n * sizeof *part.token);
+                for (int i = 0; i <= at; i++)
+                    assert_true(kind ? l.confidence[i] == peak[i]
+                                     : l.confidence[i] > 0 && l.confidence[i] <= 1);
+            }
+        req.ask = NULL;
+    }
+    draft_close(d);
+    tiny_close(&m);
+}
+
+/* Greedy candidates are the best logits in order; sampled ones differ from each other, and have chances. The path is
+ * what a chain would be. */
+static void candidates_beside_the_path(void **state) {
+    (void)state;
+    tiny m;
+    draft *d;
+    oracle o;
+    td_error err = {0};
+    tiny_open(&m, &(tiny_params){.seed = 5});
+    const draft_model_config cfg = {
+        .n_ctx = MAX_TEXT, .max_tokens = 12, .prefill_chunk = 8, .n_vocab = V};
+    if (draft_model_open(&d, m.m, &cfg, &err)) fail_msg("%s", err.msg);
+    oracle_open(&o, &m, V);
+    text x = {.n = N_PROMPT};
+    tiny_text(x.token, N_PROMPT, V, 3);
+    assert_int_equal(draft_begin(d, x.token, x.n, NULL, NULL, &err), TD_OK);
+    const verify_sampler open_sampler = {.temperature = 0.8f, .top_p = 1, .repeat_penalty = 1};
+    for (int kind = 0; kind < 3; kind++) {
+        draft_request req = request(&x, kind ? &open_sampler : &greedy, 4, 1);
+        req.coupled = kind == 2;
+        draft_proposal chain, tree;
+        assert_int_equal(draft_propose(d, &req, &chain, &err), TD_OK);
+        req.width = 3;
+        assert_int_equal(draft_propose(d, &req, &tree, &err), TD_OK);
+        assert_int_equal(tree.n, 12);
+        int32_t path[4];
+        for (int i = 0, spine = -1; i < 4; i++) {
+            const int32_t *c = tree.token + 3 * i;
+            for (int j = 0; j < 3; j++)
+                assert_int_equal(tree.parent[3 * i + j], spine);
+            assert_true(c[0] != c[1] && c[0] != c[2] && c[1] != c[2]);
+            if (kind != 1) assert_int_equal(c[0], chain.token[i]); /* sampling: a number for each node */
+            const float *logits = oracle_logits(&o, &x, path, i);
+            if (!kind) {
+                int better = 0;
+                for (int v = 0; v < V; v++)
+                    better += logits[v] > logits[c[2]];
+                assert_int_equal(better, 2);
+                assert_true(logits[c[0]] >= logits[c[1]] && logits[c[1]] >= logits[c[2]]);
+            } else {
+                for (int j = 0; j < 3; j++)
+                    assert_true(tree.q[(spine + 1) * V + c[j]] > 0);
+            }
+            spine = 3 * i, path[i] = c[0];
+        }
+    }
+    oracle_close(&o);
+    draft_close(d);
+    tiny_close(&m);
+}
+
+/* Left behind, it reads only the last tokens: what it then says is what its model says of the text without the middle;
+ * a new beginning reads all of it again. */
+static void a_gap_where_it_was_left_behind(void **state) {
+    (void)state;
+    enum { READ = 7 };
+    tiny m;
+    draft *d;
+    oracle o;
+    td_error err = {0};
+    tiny_open(&m, &(tiny_params){.seed = 5});
+    const draft_model_config cfg = {
+        .n_ctx = MAX_TEXT, .max_tokens = K, .prefill_chunk = 8, .n_vocab = V};
+    if (draft_model_open(&d, m.m, &cfg, &err)) fail_msg("%s", err.msg);
+    oracle_open(&o, &m, V);
+    text x = {.n = N_PROMPT}, seen;
+    tiny_text(x.token, MAX_TEXT, V, 3);
+    assert_int_equal(draft_begin(d, x.token, x.n, NULL, NULL, &err), TD_OK);
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < 30; i++, x.n++) /* plain decoding */
+            assert_int_equal(draft_observe(d, x.token + x.n, 1, 0, &err), TD_OK);
+        assert_true(draft_check(d, x.token, x.n));
+        seen = (text){.n = N_PROMPT - 1 + READ};
+        memcpy(seen.token, x.token, (N_PROMPT - 1) * sizeof *x.token);
+        memcpy(seen.token + N_PROMPT - 1, x.token + x.n - READ, READ * sizeof *x.token);
+        draft_proposal p;
+        draft_request req = request(&x, &greedy, 3, 0);
+        req.max_read = READ;
+        assert_int_equal(draft_propose(d, &req, &p, &err), TD_OK);
+        expect_proposal(&o, &seen, &greedy, 0, &p, 3, V);
+        /* The round commits one of its tokens and one of the target's own. */
+        x.token[x.n] = p.token[0];
+        assert_int_equal(draft_observe(d, x.token + x.n, 2, 1, &err), TD_OK);
+        x.n += 2;
+        assert_true(draft_check(d, x.token, x.n));
+        seen.token[seen.n] = p.token[0], seen.token[seen.n + 1] = x.token[x.n - 1];
+        seen.n += 2;
+        req = request(&x, &greedy, 3, 0);
+        req.max_read = READ;
+        assert_int_equal(draft_propose(d, &req, &p, &err), TD_OK);
+        expect_proposal(&o, &seen, &greedy, 0, &p, 3, V);
+    }
+    draft_proposal p;
+    draft_request req = request(&x, &greedy, 3, 0);
+    x.token[40]++; /* in the gap: nothing of it is held, but the text is another one */
+    x.token[5]++;
+    assert_int_equal(draft_begin(d, x.token, x.n, NULL, NULL, &err), TD_OK);
+    assert_true(draft_check(d, x.token, x.n));
+    assert_int_equal(draft_propose(d, &req, &p, &err), TD_OK);
+    expect_proposal(&o, &x, &greedy, 0, &p, 3, V);
+    oracle_close(&o);
+    draft_close(d);
+    tiny_close(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_chain),
@@ -277,6 +439,9 @@ int main(void) {
         cmocka_unit_test(full_context),
         cmocka_unit_test(common_prefix_is_not_read_again),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(ends_where_it_is_told),
+        cmocka_unit_test(candidates_beside_the_path),
+        cmocka_unit_test(a_gap_where_it_was_left_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
