@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum { LOOK = 3 /* tokens of the proposals that are compared */ };
+enum { LOOK = 3 /* tokens of the proposals that are compared */, AUDIT_OTHER = 48 };
 
 typedef struct walk {
     const audit *a;
@@ -23,7 +23,13 @@ static int pick(const walk *w, uint32_t what, int from, int to) {
 static const verify_sampler looking = {
     .temperature = 1, .top_k = 20, .top_p = 1, .repeat_penalty = 1.1f, .repeat_last_n = 64};
 
-/* A new text: the prompt and some of what was written, as a next request would have it. */
+static bool give_up(void *user, int done) {
+    (void)user, (void)done;
+    return false;
+}
+
+/* A new text: the prompt and some of what was written, as a next request would have it; at times only after one that
+ * was cancelled while it was read. */
 static td_code begin(const walk *w, td_error *err) {
     const audit *a = w->a;
     static const verify_rule rules[] = {VERIFY_TOKEN, VERIFY_BLOCK, VERIFY_COUPLED};
@@ -34,6 +40,16 @@ static td_code begin(const walk *w, td_error *err) {
                      .draft_max = pick(w, 2, 0, 8)};
     if (draw(w, 3) < 0.4) p.sampler.temperature = 0;
     if (p.rule != VERIFY_BLOCK && draw(w, 8) < 0.3) p.width = 2, p.draft_max /= 2;
+    if (draw(w, 9) < 0.3) {
+        int32_t other[AUDIT_OTHER];
+        const int n = a->n_longest < AUDIT_OTHER ? a->n_longest : AUDIT_OTHER;
+        for (int i = 0; i < n; i++) /* in part the text that is there */
+            other[i] = i < have && draw(w, 10) < 0.5 ? spec_tokens(a->s)[i] : a->prompt[i % a->n_prompt];
+        td_error ignored;
+        const td_code rc = spec_begin(a->s, other, n, &p, NULL, give_up, NULL, &ignored);
+        if (rc && rc != TD_E_CANCELLED) return td_fail(err, rc, "%s", ignored.msg);
+        return spec_begin(a->s, a->prompt, a->n_prompt, &p, NULL, NULL, NULL, err);
+    }
     if (have <= a->n_prompt || have > a->n_longest || draw(w, 4) < 0.3)
         return spec_begin(a->s, a->prompt, a->n_prompt, &p, NULL, NULL, NULL, err);
     return spec_begin(a->s, spec_tokens(a->s), pick(w, 5, a->n_prompt, have), &p, NULL, NULL, NULL,

@@ -351,7 +351,7 @@ td_code law_sample_loop(const law *l, spec *s, const int32_t *prompt, const spec
         td_code rc = spec_begin(s, prompt, (int)l->n_prompt, &seeded, NULL, NULL, NULL, err);
         while (!rc && spec_n_tokens(s) < l->n_prompt + LAW_TOKENS) {
             spec_round r;
-            rc = spec_step(s, 0, &r, err);
+            rc = spec_step(s, (int)l->n_prompt + LAW_TOKENS - spec_n_tokens(s), &r, err);
         }
         if (rc) return rc;
         const int cell = law_cell(l, spec_tokens(s) + l->n_prompt);
