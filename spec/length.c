@@ -69,7 +69,12 @@ static double table_ms(const length_costs *c, int n_pos, int m) {
 }
 
 static double verify_ms(const length_model *l, int n_pos, int m) {
-    return table_ms(&l->costs, n_pos, m) * l->drift + l->row_ms * m;
+    return table_ms(&l->costs, n_pos, m) * l->drift * l->row_drift[m] + l->row_ms * m;
+}
+
+/* A round without a draft, as the ledger counts it. */
+static double plain_round_ms(const length_model *l) {
+    return table_ms(&l->costs, l->n_pos, 1) * l->plain_drift + l->row_ms;
 }
 
 /* The draft's step grows with context and rows as the target's pass does: its shape is measured, not the draft's. */
@@ -100,7 +105,9 @@ double length_expected(const length_model *l, int k) {
 /* ---- rounds ---- */
 
 void length_init(length_model *l, const length_costs *costs) {
-    *l = (length_model){.costs = *costs, .drift = 1, .draft_drift = 1};
+    *l = (length_model){.costs = *costs, .drift = 1, .draft_drift = 1, .plain_drift = 1};
+    for (int m = 1; m <= LENGTH_MAX + 1; m++)
+        l->row_drift[m] = 1;
     length_begin(l);
 }
 
@@ -124,11 +131,12 @@ static double drafting_rate(const length_model *l, int most) {
 
 /* What the ledger may hold: what the longest round can cost beyond a plain one. */
 static double most_credit(const length_model *l) {
-    return round_ms(l, l->n_pos, LENGTH_READ, LENGTH_MAX) - verify_ms(l, l->n_pos, 1);
+    return round_ms(l, l->n_pos, LENGTH_READ, LENGTH_MAX) - plain_round_ms(l);
 }
 
 /* The longest draft whose worst case the ledger covers. */
-static int covered(const length_model *l, int n_unread, int most, double plain_ms) {
+static int covered(const length_model *l, int n_unread, int most) {
+    const double plain_ms = plain_round_ms(l);
     int k = most;
     while (k > 0 &&
            round_ms(l, l->n_pos, n_unread, k) - plain_ms > l->credit_ms + slack * plain_ms)
@@ -154,7 +162,7 @@ int length_choose(length_model *l, int n_pos, int n_unread, int most) {
         l->trying = true;
         most = 1;
     }
-    return l->k = covered(l, n_unread, most, plain_ms);
+    return l->k = covered(l, n_unread, most);
 }
 
 length_answer length_ask(length_model *l, int i, float confidence) {
@@ -196,9 +204,18 @@ static void learn_acceptance(length_model *l, const length_round *r) {
     }
 }
 
-/* Follows a ratio of times; a hiccup of the machine moves it by a tenth at most. */
-static void follow(double *drift, double ratio) {
-    *drift += 0.1 * (fmin(fmax(ratio / *drift, 0.5), 2) - 1) * *drift;
+/* Follows what a time was over what was expected; a hiccup of the machine moves it by the share at most. */
+static void follow(double *drift, double over, double share) {
+    *drift *= 1 + share * (fmin(fmax(over, 0.5), 2) - 1);
+}
+
+/* A plain pass tells of the machine, a wider one of its own width as well. */
+static void learn_pass(length_model *l, int m, double ms) {
+    const double plain = ms / (table_ms(&l->costs, l->n_pos, 1) * l->plain_drift);
+    if (m == 1 || plain < 1) follow(&l->plain_drift, plain, 0.3);
+    const double over = ms / (table_ms(&l->costs, l->n_pos, m) * l->drift * l->row_drift[m]);
+    follow(&l->drift, over, m == 1 ? 0.1 : 0.05);
+    if (m > 1) follow(&l->row_drift[m], over, 0.05);
 }
 
 void length_learn(length_model *l, const length_round *r) {
@@ -207,13 +224,14 @@ void length_learn(length_model *l, const length_round *r) {
     const bool drafted = l->k > 0;
     if (l->trying) forget_all(l, doubt);
     learn_acceptance(l, r);
-    follow(&l->drift, r->verify_ms / table_ms(&l->costs, l->n_pos, m));
+    learn_pass(l, m, r->verify_ms);
     l->row_ms += 0.1 * (r->sample_ms / m - l->row_ms);
-    const double plain_ms = verify_ms(l, l->n_pos, 1);
+    const double plain_ms = plain_round_ms(l);
     double over_ms = 0; /* a plain round is what plain decoding takes */
     if (drafted) {
         const int n_steps = l->n_asked > 0 ? l->n_asked : r->n_drafted > 0 ? r->n_drafted : 1;
-        follow(&l->draft_drift, r->draft_ms / draft_table_ms(l, l->n_pos, l->n_unread, n_steps));
+        const double expected = draft_table_ms(l, l->n_pos, l->n_unread, n_steps);
+        follow(&l->draft_drift, r->draft_ms / (expected * l->draft_drift), 0.1);
         /* What a pass takes beyond twice its time is the machine's doing, not the draft's. */
         const double pass_ms = fmin(r->verify_ms + r->sample_ms, 2 * verify_ms(l, l->n_pos, m));
         over_ms = r->draft_ms + pass_ms - plain_ms * n_tokens;

@@ -3,7 +3,7 @@
  * no clock.
  *
  * Costs. T(m), a target pass of m rows, and c, a step of the draft, come from a table measured at start and follow
- * the machine's drift from then on.
+ * the machine from then on: all passes together, since its speed drifts, and slowly each width for itself.
  *
  * Acceptance is learnt by place in the draft and by the draft's confidence, the highest probability of the law that
  * the next token is to be drawn from. It is known before the token is drawn, so that ending a draft by it leaves
@@ -13,7 +13,8 @@
  * what it was slower than its tokens decoded plainly. No draft begins whose worst case the ledger does not cover, and
  * it never holds more than one round. So over any run of tokens
  *     time <= 1.05 * T(1) * tokens + one round,
- * whatever the drafter does, T(1) being what the table, as drifted, says. */
+ * whatever the drafter does. T(1) is here what passes of one row took of late, never more than a wider one took: a
+ * table that is wrong about rows, or a machine that has changed, empties the ledger, and then plain rounds tell. */
 #ifndef TD_LENGTH_H
 #define TD_LENGTH_H
 
@@ -48,7 +49,9 @@ typedef struct length_model {
     length_costs costs;
     length_rate all, place[LENGTH_PLACES], bin[LENGTH_BINS];
     length_rate pace;  /* of drafting rounds: tried: their milliseconds; accepted: their tokens */
-    double drift, draft_drift; /* actual times over the table's */
+    double drift, draft_drift;        /* actual times over the table's */
+    double plain_drift;               /* the ledger's own, of passes of one row */
+    double row_drift[LENGTH_MAX + 2]; /* the same of a pass of m rows, beyond what all passes share; [1] is 1 */
     double row_ms;     /* sampling, a row */
     double credit_ms;
     double idle_ms;    /* plain decoding since the last draft */

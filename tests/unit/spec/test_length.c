@@ -25,6 +25,7 @@ typedef struct world {
     int change_at;               /* from this token on the draft is worth nothing; 0: never */
     int useful_at;               /* before this token it is worth nothing; 0: always */
     double hiccup;               /* share of passes that take four times as long */
+    double free_rows;            /* so much of a row's time the table does not know of */
 } world;
 
 typedef struct run {
@@ -37,7 +38,8 @@ static length_costs costs_of(const world *w) {
     length_costs c = {.near = 128, .far = 2048, .draft = (float)w->draft};
     for (int i = 0; i < 2; i++)
         for (int m = 1; m <= LENGTH_MAX + 1; m++)
-            c.verify[i][m] = (float)(w->verify_1 + w->verify_row * (m - 1));
+            c.verify[i][m] =
+                (float)(w->verify_1 + w->verify_row * (1 - w->free_rows) * (m - 1));
     return c;
 }
 
@@ -121,18 +123,19 @@ static double worst_stretch(const run *r, double plain_ms) {
 static void never_much_slower_than_plain(void **state) {
     (void)state;
     static const world worlds[] = {
-        {"always wrong", 40, 2, 15, 1, 0, 0, 0, false, 0, 0, 0},
-        {"always wrong, and sure", 40, 2, 15, 1, 0, 0, 1, true, 0, 0, 0},
-        {"right, but slow", 40, 2, 60, 1, 1, 1, 1, true, 0, 0, 0},
-        {"right, but ten times as slow as measured", 40, 2, 8, 10, 1, 1, 1, true, 0, 0, 0},
-        {"wrong, and ten times as slow", 40, 2, 8, 10, 0, 0, 1, true, 0, 0, 0},
-        {"rows cost as much as passes", 40, 38, 10, 1, 0.6, 0.2, 0.5, false, 0, 0, 0},
-        {"good, then worthless", 40, 2, 15, 1, 0.95, 0.9, 0.8, true, 1000, 0, 0},
-        {"good until it has credit, then worthless, and sure", 40, 2, 15, 1, 1, 1, 1, true, 200, 0, 0},
-        {"worthless, then good", 40, 2, 15, 1, 0.95, 0.9, 0.8, true, 0, 2000, 0},
-        {"a coin", 40, 2, 15, 1, 0.5, 0.5, 1, false, 0, 0, 0},
-        {"just not worth it", 40, 4, 20, 1, 0.5, 0.3, 0.5, false, 0, 0, 0},
-        {"free drafts, always wrong", 40, 2, 0.01, 1, 0, 0, 1, true, 0, 0, 0},
+        {"always wrong", 40, 2, 15, 1, 0, 0, 0, false, 0, 0, 0, 0},
+        {"always wrong, and sure", 40, 2, 15, 1, 0, 0, 1, true, 0, 0, 0, 0},
+        {"right, but slow", 40, 2, 60, 1, 1, 1, 1, true, 0, 0, 0, 0},
+        {"right, but ten times as slow as measured", 40, 2, 8, 10, 1, 1, 1, true, 0, 0, 0, 0},
+        {"wrong, and ten times as slow", 40, 2, 8, 10, 0, 0, 1, true, 0, 0, 0, 0},
+        {"rows cost as much as passes", 40, 38, 10, 1, 0.6, 0.2, 0.5, false, 0, 0, 0, 0},
+        {"good, then worthless", 40, 2, 15, 1, 0.95, 0.9, 0.8, true, 1000, 0, 0, 0},
+        {"good until it has credit, then worthless, and sure", 40, 2, 15, 1, 1, 1, 1, true, 200, 0, 0, 0},
+        {"worthless, then good", 40, 2, 15, 1, 0.95, 0.9, 0.8, true, 0, 2000, 0, 0},
+        {"a coin", 40, 2, 15, 1, 0.5, 0.5, 1, false, 0, 0, 0, 0},
+        {"just not worth it", 40, 4, 20, 1, 0.5, 0.3, 0.5, false, 0, 0, 0, 0},
+        {"free drafts, always wrong", 40, 2, 0.01, 1, 0, 0, 1, true, 0, 0, 0, 0},
+        {"free drafts, always wrong, rows dearer than said", 40, 4, 0.01, 1, 0, 0, 1, true, 0, 0, 0, 1},
     };
     static run r;
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
@@ -145,7 +148,8 @@ static void never_much_slower_than_plain(void **state) {
             if (seed == 1)
                 print_message("%-52s %.3f of plain, %5d drafted, worst %.0f of %.0f ms\n", w->name,
                               speed(&r) * w->verify_1, r.n_drafted, over, longest);
-            assert_true(over <= longest);
+            /* What the table does not know of can come on top, once. */
+            assert_true(over <= longest + w->free_rows * w->verify_row * LENGTH_MAX);
             assert_true(speed(&r) * w->verify_1 >= 1 / 1.06);
         }
 }
@@ -155,15 +159,16 @@ static void never_much_slower_than_plain(void **state) {
 static void as_good_as_the_best_length(void **state) {
     (void)state;
     static const world worlds[] = {
-        {"0.9 each", 40, 2, 15, 1, 0.9, 0.9, 1, false, 0, 0, 0},
-        {"0.7 each", 40, 2, 10, 1, 0.7, 0.7, 1, false, 0, 0, 0},
-        {"0.98 each, cheap draft", 40, 1, 3, 1, 0.98, 0.98, 1, false, 0, 0, 0},
-        {"dear rows", 40, 12, 6, 1, 0.85, 0.85, 1, false, 0, 0, 0},
-        {"two kinds, told apart", 40, 2, 12, 1, 0.97, 0.35, 0.7, true, 0, 0, 0},
-        {"two kinds, not told apart", 40, 2, 12, 1, 0.97, 0.35, 0.7, false, 0, 0, 0},
-        {"rarely good, told apart", 40, 2, 8, 1, 0.97, 0.1, 0.4, true, 0, 0, 0},
-        {"the draft is slower than measured", 40, 2, 8, 2, 0.85, 0.85, 1, false, 0, 0, 0},
-        {"hiccups", 40, 2, 12, 1, 0.85, 0.85, 1, false, 0, 0, 0.02},
+        {"0.9 each", 40, 2, 15, 1, 0.9, 0.9, 1, false, 0, 0, 0, 0},
+        {"0.7 each", 40, 2, 10, 1, 0.7, 0.7, 1, false, 0, 0, 0, 0},
+        {"0.98 each, cheap draft", 40, 1, 3, 1, 0.98, 0.98, 1, false, 0, 0, 0, 0},
+        {"dear rows", 40, 12, 6, 1, 0.85, 0.85, 1, false, 0, 0, 0, 0},
+        {"two kinds, told apart", 40, 2, 12, 1, 0.97, 0.35, 0.7, true, 0, 0, 0, 0},
+        {"two kinds, not told apart", 40, 2, 12, 1, 0.97, 0.35, 0.7, false, 0, 0, 0, 0},
+        {"rarely good, told apart", 40, 2, 8, 1, 0.97, 0.1, 0.4, true, 0, 0, 0, 0},
+        {"the draft is slower than measured", 40, 2, 8, 2, 0.85, 0.85, 1, false, 0, 0, 0, 0},
+        {"hiccups", 40, 2, 12, 1, 0.85, 0.85, 1, false, 0, 0, 0.02, 0},
+        {"rows dearer than the table says", 40, 5, 12, 1, 0.85, 0.85, 1, false, 0, 0, 0, 0.8},
     };
     static run r;
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
@@ -190,7 +195,7 @@ static void as_good_as_the_best_length(void **state) {
 
 static void finds_out_that_the_text_has_changed(void **state) {
     (void)state;
-    const world w = {"", 40, 2, 12, 1, 0.95, 0.95, 1, true, 0, 2000, 0};
+    const world w = {"", 40, 2, 12, 1, 0.95, 0.95, 1, true, 0, 2000, 0, 0};
     static run r;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         go(&w, seed, -1, &r);
@@ -204,7 +209,7 @@ static void finds_out_that_the_text_has_changed(void **state) {
 /* What was learnt of one text is a guess for the next, no more. */
 static void a_new_text_begins_with_a_guess(void **state) {
     (void)state;
-    const world w = {"", 40, 2, 15, 1, 0, 0, 0, false, 0, 0, 0};
+    const world w = {"", 40, 2, 15, 1, 0, 0, 0, false, 0, 0, 0, 0};
     const length_costs c = costs_of(&w);
     length_model l;
     length_init(&l, &c);
