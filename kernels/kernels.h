@@ -67,11 +67,12 @@ typedef enum kern_kv_type {
 /* Quantised keys and values of one page and one head: blocks of 32 dimensions, one after the other, which hold 32
  * positions each. A position has a scale of its own in every block, so that a slot can be written, moved and dropped
  * without a look at its neighbours; no byte belongs to two positions. A value is q * scale, exact in a float.
- *   q8_0  -127 .. 127:      K q[dimension][position]; V q[position][dimension]
+ *   q8_0  -127 .. 127, so that a line holds 16 times four values whose products are added:
+ *                           K q[dimension / 4][position][dimension % 4]; V q[position / 4][dimension][position % 4]
  *   q4_0  -8 .. 7, plus 8:  K q[i][position]: dimension 2i in the low half of a byte, 2i + 1 in the high one;
  *                           V q[position][i]: dimension i low, i + 16 high */
 typedef struct kern_kv_q8 {
-    int8_t q[KERN_BLOCK][KERN_PAGE];
+    int8_t q[KERN_BLOCK / 4][KERN_PAGE][4];
     uint16_t scale[KERN_PAGE]; /* f16, by position */
 } kern_kv_q8;
 
@@ -104,6 +105,14 @@ typedef struct kern_attn_state {
     float *out; /* (v_dim), 64-byte aligned; v_dim rounded up to 16 floats are written */
 } kern_attn_state;
 
+/* A query, scaled already. The other three are what `quantize` makes of it, for keys in q8_0. */
+typedef struct kern_query {
+    const float *x;       /* (k_dim) */
+    const int8_t *q;      /* (k_dim) */
+    const float *scale;   /* (k_dim / 32) */
+    const int32_t *sum;   /* (k_dim / 32, KERN_SUMS) */
+} kern_query;
+
 typedef struct kern_attn {
     kern_kv_type k_type, v_type;
     const void *k;      /* (k_dim, 32) keys of one page and one KV head: position runs fastest; or blocks */
@@ -112,7 +121,7 @@ typedef struct kern_attn {
     int k_dim, v_dim;
     float softcap;      /* 0: none; else scores become softcap * tanh(score / softcap) */
     int n_q;            /* queries that look at this page */
-    const float *const *q;     /* n_q pointers to (k_dim), scaled already */
+    const kern_query *q;       /* (n_q) */
     const int16_t *begin, *end; /* per query: positions [begin, end) of the page, 0 <= begin < end <= 32 */
     kern_attn_state *const *state; /* per query */
 } kern_attn;
@@ -158,10 +167,18 @@ typedef struct kern_table {
     void (*gelu_mul)(const float *gate, const float *up, int n, float *y);     /* tanh approximation */
     void (*softcap)(float *x, float cap, int n);                               /* x = cap tanh(x / cap) */
 
-    /* Adds one page to every query's running softmax. K and V are made floats first. Scores: sum over k_dim upwards by fma. Then
-     * m' = max(m, max score), c = exp(m - m'), w[p] = exp(score[p] - m') (0 outside [begin, end)),
+    /* Adds one page to every query's running softmax. f16, f32 and q4_0 are made floats first. Scores: sum over k_dim
+     * upwards by fma. Then m' = max(m, max score), c = exp(m - m'), w[p] = exp(score[p] - m') (0 outside [begin, end)),
      * sum = fma(sum, c, fold of w over 16 lanes as in rmsnorm), out[d] = out[d] * c, then
-     * out[d] = fma(w[p], v[p][d], out[d]) with p upwards. */
+     * out[d] = fma(w[p], v[p][d], out[d]) with p upwards.
+     *
+     * Keys in q8_0 meet the int8 query; isum is a block's exact dot product:
+     *   score[p] = fma((float)isum * k.scale[p], q.scale, score[p]), blocks upwards
+     * Values in q8_0 meet weights of 7 bits, n, which take in the scales of the block:
+     *   top = max of w[p] * (largest v.scale[p] of all blocks); by = 127 / top, but 0 where top <= 2^-100
+     *   n[p] = (w[p] * by) * v.scale[p], its second product rounded to nearest even once
+     *   out[d] = fma(top / 127, (float)isum, out[d]), isum being the exact sum of n[p] * v.q[p][d]
+     * sum stays that of w: no two blocks round it to the same. */
     void (*attn_page)(const kern_attn *a);
 } kern_table;
 

@@ -8,7 +8,14 @@
  *   lanes_within          lanes begin <= i < end of `in`, the others of `out`
  *   lanes_sum             folds the lanes 8, 4, 2, 1
  *   lanes_top             the largest lane; none is NaN
- *   lanes_power           2 to the power of the integer in the low bits of 1.5 * 2^23 + n */
+ *   lanes_power           2 to the power of the integer in the low bits of 1.5 * 2^23 + n
+ *   lanes_store_low       the low byte of each lane
+ *
+ * int_lanes are sixteen integers of 32 bits, quads sixteen times four bytes in [-128, 127]. Their dot products with four
+ * bytes x in [-127, 127], the same ones for every quad, are exact:
+ *   quads_start           what a sum begins with; minus_sum is minus the sum of all x it will meet
+ *   quads_dot             s[i] + a[i][0] * x[0] + ... + a[i][3] * x[3]
+ *   quads_dot_positive    the same where no x is negative; its sums begin with zeros */
 #ifndef TD_KERNELS_LANES_H
 #define TD_KERNELS_LANES_H
 
@@ -91,12 +98,38 @@ LANES_INLINE float lanes_top(lanes v) {
 LANES_INLINE lanes lanes_of_i8(__m128i v) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v));
 }
-LANES_INLINE lanes lanes_load_i8(const int8_t *p) {
-    return lanes_of_i8(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
 LANES_INLINE lanes lanes_load_i4(const uint8_t *p, int shift) {
     const __m128i v = _mm_srli_epi16(_mm_loadu_si128((const __m128i *)(const void *)p), shift);
     return lanes_of_i8(_mm_sub_epi8(_mm_and_si128(v, _mm_set1_epi8(15)), _mm_set1_epi8(8)));
+}
+LANES_INLINE void lanes_store_low(int8_t *p, lanes v) {
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_castps_si512(v)));
+}
+
+typedef __m512i int_lanes, quads;
+LANES_INLINE int_lanes int_lanes_set(int32_t x) {
+    return _mm512_set1_epi32(x);
+}
+LANES_INLINE lanes lanes_of_ints(int_lanes v) {
+    return _mm512_cvtepi32_ps(v);
+}
+LANES_INLINE quads quads_load(const int8_t *p) {
+    return _mm512_load_si512((const void *)p);
+}
+/* vpdpbusd takes bytes without a sign on one side: a + 128, or x. */
+LANES_INLINE int_lanes quads_start(int32_t minus_sum) {
+    return _mm512_slli_epi32(_mm512_set1_epi32(minus_sum), 7);
+}
+LANES_INLINE int_lanes quads_four(const int8_t *x) {
+    int32_t four;
+    memcpy(&four, x, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+LANES_INLINE int_lanes quads_dot(int_lanes s, quads a, const int8_t *x) {
+    return _mm512_dpbusd_epi32(s, _mm512_xor_si512(a, _mm512_set1_epi8(-128)), quads_four(x));
+}
+LANES_INLINE int_lanes quads_dot_positive(int_lanes s, quads a, const int8_t *x) {
+    return _mm512_dpbusd_epi32(s, quads_four(x), a);
 }
 
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -181,12 +214,55 @@ LANES_INLINE lanes lanes_of_i8(__m128i v) {
     return (lanes){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)),
                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(v, v)))};
 }
-LANES_INLINE lanes lanes_load_i8(const int8_t *p) {
-    return lanes_of_i8(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
 LANES_INLINE lanes lanes_load_i4(const uint8_t *p, int shift) {
     const __m128i v = _mm_srli_epi16(_mm_loadu_si128((const __m128i *)(const void *)p), shift);
     return lanes_of_i8(_mm_sub_epi8(_mm_and_si128(v, _mm_set1_epi8(15)), _mm_set1_epi8(8)));
+}
+LANES_INLINE void lanes_store_low(int8_t *p, lanes v) {
+    const __m256i low = _mm256_set1_epi32(255);
+    const __m256i lo = _mm256_and_si256(_mm256_castps_si256(v.lo), low);
+    const __m256i hi = _mm256_and_si256(_mm256_castps_si256(v.hi), low);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), 0xd8);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm_packus_epi16(_mm256_castsi256_si128(words),
+                                                            _mm256_extracti128_si256(words, 1)));
+}
+
+typedef struct int_lanes {
+    __m256i lo, hi;
+} int_lanes;
+typedef int_lanes quads;
+LANES_INLINE int_lanes int_lanes_set(int32_t x) {
+    return (int_lanes){_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
+}
+LANES_INLINE lanes lanes_of_ints(int_lanes v) {
+    return (lanes){_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)};
+}
+LANES_INLINE quads quads_load(const int8_t *p) {
+    return (quads){_mm256_load_si256((const __m256i *)(const void *)p),
+                   _mm256_load_si256((const __m256i *)(const void *)(p + 32))};
+}
+LANES_INLINE int_lanes quads_start(int32_t minus_sum) {
+    (void)minus_sum;
+    return int_lanes_set(0);
+}
+LANES_INLINE __m256i quads_four(const int8_t *x) {
+    int32_t four;
+    memcpy(&four, x, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+/* x without a sign. vpmaddubsw adds pairs in 16 bits: 2 * 128 * 127 at most. */
+LANES_INLINE __m256i quads_half(__m256i s, __m256i x, __m256i a) {
+    const __m256i pairs = _mm256_maddubs_epi16(x, a);
+    return _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+LANES_INLINE int_lanes quads_dot(int_lanes s, quads a, const int8_t *x) {
+    const __m256i four = quads_four(x);
+    return (int_lanes){quads_half(s.lo, _mm256_abs_epi8(a.lo), _mm256_sign_epi8(four, a.lo)),
+                       quads_half(s.hi, _mm256_abs_epi8(a.hi), _mm256_sign_epi8(four, a.hi))};
+}
+LANES_INLINE int_lanes quads_dot_positive(int_lanes s, quads a, const int8_t *x) {
+    return (int_lanes){quads_half(s.lo, quads_four(x), a.lo),
+                       quads_half(s.hi, quads_four(x), a.hi)};
 }
 
 #elif defined(__ARM_FEATURE_DOTPROD) /* not __ARM_NEON, which ref's build has too */
@@ -281,13 +357,50 @@ LANES_INLINE lanes lanes_of_i8(int8x16_t v) {
         {vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(lo))),
          vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(hi)))}};
 }
-LANES_INLINE lanes lanes_load_i8(const int8_t *p) {
-    return lanes_of_i8(vld1q_s8(p));
-}
 LANES_INLINE lanes lanes_load_i4(const uint8_t *p, int shift) {
     const uint8x16_t v =
         vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8((int8_t)-shift)), vdupq_n_u8(15));
     return lanes_of_i8(vsubq_s8(vreinterpretq_s8_u8(v), vdupq_n_s8(8)));
+}
+LANES_INLINE void lanes_store_low(int8_t *p, lanes v) {
+    uint16x4_t words[4];
+    for (int i = 0; i < 4; i++)
+        words[i] = vmovn_u32(vreinterpretq_u32_f32(v.v[i]));
+    const uint8x8_t lo = vmovn_u16(vcombine_u16(words[0], words[1]));
+    const uint8x8_t hi = vmovn_u16(vcombine_u16(words[2], words[3]));
+    vst1q_s8(p, vreinterpretq_s8_u8(vcombine_u8(lo, hi)));
+}
+
+typedef struct int_lanes {
+    int32x4_t v[4];
+} int_lanes;
+typedef struct quads {
+    int8x16_t v[4];
+} quads;
+LANES_INLINE int_lanes int_lanes_set(int32_t x) {
+    const int32x4_t v = vdupq_n_s32(x);
+    return (int_lanes){{v, v, v, v}};
+}
+LANES_INLINE lanes lanes_of_ints(int_lanes v) {
+    return (lanes){{vcvtq_f32_s32(v.v[0]), vcvtq_f32_s32(v.v[1]), vcvtq_f32_s32(v.v[2]),
+                    vcvtq_f32_s32(v.v[3])}};
+}
+LANES_INLINE quads quads_load(const int8_t *p) {
+    return (quads){{vld1q_s8(p), vld1q_s8(p + 16), vld1q_s8(p + 32), vld1q_s8(p + 48)}};
+}
+LANES_INLINE int_lanes quads_start(int32_t minus_sum) {
+    (void)minus_sum;
+    return int_lanes_set(0);
+}
+LANES_INLINE int_lanes quads_dot(int_lanes s, quads a, const int8_t *x) {
+    int32_t bits;
+    memcpy(&bits, x, sizeof bits);
+    const int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(bits));
+    return (int_lanes){{vdotq_s32(s.v[0], a.v[0], four), vdotq_s32(s.v[1], a.v[1], four),
+                        vdotq_s32(s.v[2], a.v[2], four), vdotq_s32(s.v[3], a.v[3], four)}};
+}
+LANES_INLINE int_lanes quads_dot_positive(int_lanes s, quads a, const int8_t *x) {
+    return quads_dot(s, a, x);
 }
 
 #else
@@ -382,17 +495,54 @@ LANES_INLINE float lanes_top(lanes v) {
             v.v[i] = v.v[i] > v.v[i + n] ? v.v[i] : v.v[i + n];
     return v.v[0];
 }
-LANES_INLINE lanes lanes_load_i8(const int8_t *p) {
-    lanes r;
-    for (int i = 0; i < LANES; i++)
-        r.v[i] = p[i];
-    return r;
-}
 LANES_INLINE lanes lanes_load_i4(const uint8_t *p, int shift) {
     lanes r;
     for (int i = 0; i < LANES; i++)
         r.v[i] = (float)((p[i] >> shift & 15) - 8);
     return r;
+}
+LANES_INLINE void lanes_store_low(int8_t *p, lanes v) {
+    uint32_t bits[LANES];
+    memcpy(bits, v.v, sizeof bits);
+    for (int i = 0; i < LANES; i++)
+        p[i] = (int8_t)bits[i];
+}
+
+typedef struct int_lanes {
+    int32_t v[LANES];
+} int_lanes;
+typedef struct quads {
+    int8_t v[4 * LANES];
+} quads;
+LANES_INLINE int_lanes int_lanes_set(int32_t x) {
+    int_lanes r;
+    for (int i = 0; i < LANES; i++)
+        r.v[i] = x;
+    return r;
+}
+LANES_INLINE lanes lanes_of_ints(int_lanes v) {
+    lanes r;
+    for (int i = 0; i < LANES; i++)
+        r.v[i] = (float)v.v[i];
+    return r;
+}
+LANES_INLINE quads quads_load(const int8_t *p) {
+    quads r;
+    memcpy(r.v, p, sizeof r.v);
+    return r;
+}
+LANES_INLINE int_lanes quads_start(int32_t minus_sum) {
+    (void)minus_sum;
+    return int_lanes_set(0);
+}
+LANES_INLINE int_lanes quads_dot(int_lanes s, quads a, const int8_t *x) {
+    for (int i = 0; i < LANES; i++)
+        for (int k = 0; k < 4; k++)
+            s.v[i] += a.v[4 * i + k] * x[k];
+    return s;
+}
+LANES_INLINE int_lanes quads_dot_positive(int_lanes s, quads a, const int8_t *x) {
+    return quads_dot(s, a, x);
 }
 
 #endif

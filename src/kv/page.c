@@ -74,7 +74,7 @@ static void write_k(kern_kv_type type, void *page, int at, const float *k, int d
             int8_t q[KERN_BLOCK];
             b->scale[at] = quantize_q8(k, q);
             for (int d = 0; d < KERN_BLOCK; d++)
-                b->q[d][at] = q[d];
+                b->q[d / 4][at][d % 4] = q[d];
         }
         return;
     default:
@@ -97,8 +97,12 @@ static void write_v(kern_kv_type type, void *page, int at, const float *v, int d
             ((uint16_t *)page)[at * dim + d] = td_f32_to_f16(v[d]);
         return;
     case KERN_KV_Q8_0:
-        for (kern_kv_q8 *b = page; dim > 0; b++, v += KERN_BLOCK, dim -= KERN_BLOCK)
-            b->scale[at] = quantize_q8(v, b->q[at]);
+        for (kern_kv_q8 *b = page; dim > 0; b++, v += KERN_BLOCK, dim -= KERN_BLOCK) {
+            int8_t q[KERN_BLOCK];
+            b->scale[at] = quantize_q8(v, q);
+            for (int d = 0; d < KERN_BLOCK; d++)
+                b->q[at / 4][d][at % 4] = q[d];
+        }
         return;
     default:
         for (kern_kv_q4 *b = page; dim > 0; b++, v += KERN_BLOCK, dim -= KERN_BLOCK) {
@@ -127,8 +131,8 @@ static void copy_k(kern_kv_type type, const void *from_page, int from, void *to_
         const kern_kv_q8 *f = from_page;
         for (kern_kv_q8 *b = to_page; dim > 0; b++, f++, dim -= KERN_BLOCK) {
             b->scale[to] = f->scale[from];
-            for (int d = 0; d < KERN_BLOCK; d++)
-                b->q[d][to] = f->q[d][from];
+            for (int g = 0; g < KERN_BLOCK / 4; g++)
+                memcpy(b->q[g][to], f->q[g][from], sizeof b->q[g][to]);
         }
         return;
     }
@@ -150,7 +154,8 @@ static void copy_v(kern_kv_type type, const void *from_page, int from, void *to_
         const kern_kv_q8 *f = from_page;
         for (kern_kv_q8 *b = to_page; dim > 0; b++, f++, dim -= KERN_BLOCK) {
             b->scale[to] = f->scale[from];
-            memcpy(b->q[to], f->q[from], sizeof b->q[to]);
+            for (int d = 0; d < KERN_BLOCK; d++)
+                b->q[to / 4][d][to % 4] = f->q[from / 4][d][from % 4];
         }
         return;
     }

@@ -182,6 +182,10 @@ static void qkv_row(const pass *p, int row) {
     if (kern_kv_quantised(kv_k_type(p->kv)) && y->k_shift)
         p->kern->add(k, y->k_shift, lc->n_kv_heads * lc->head_k);
     spread(p, kv_k_type(p->kv), q, lc->n_heads, lc->head_k);
+    if (kv_k_type(p->kv) == KERN_KV_Q8_0) {
+        const int n = lc->n_heads * lc->head_k;
+        quantize_columns(p, &p->w->q_acts, row, q, n, 0, n);
+    }
     spread(p, kv_k_type(p->kv), k, lc->n_kv_heads, lc->head_k);
     spread(p, kv_v_type(p->kv), v, lc->n_kv_heads, lc->head_v);
     kv_write(p->kv, info->seq, p->layer, info->slot, k, v);
@@ -270,13 +274,22 @@ static bool visible(const model_row_info *r, int window, int page, int *begin, i
     return b < e;
 }
 
+/* Query head `head` of a row. What q_acts hold is of use with keys in q8_0 alone: their heads are whole blocks. */
+static kern_query query_of(const pass *p, int row, int head) {
+    const struct model_layer_config *lc = &p->m->cfg.layers[p->layer];
+    const kern_acts *a = &p->w->q_acts;
+    const int column = head * lc->head_k, n_pad = model_pad(lc->n_heads * lc->head_k);
+    const size_t at = (size_t)row * (size_t)n_pad + (size_t)column, block = at / KERN_BLOCK;
+    return (kern_query){row_of(p->w->q, row, p->w->n_q) + column, a->q + at, a->scale + block,
+                        a->sum + KERN_SUMS * block};
+}
+
 /* Adds the part's queries of one row to the call. */
 static void add_queries(const attn_part *t, page_call *call, int row, int begin, int end) {
-    const struct model_layer_config *lc = &t->p->m->cfg.layers[t->p->layer];
     const int n_heads = t->head_end - t->head_begin;
     for (int h = 0; h < n_heads; h++) {
         const int at = call->a.n_q++;
-        call->s->q[at] = row_of(t->p->w->q, row, t->p->w->n_q) + (t->head_begin + h) * lc->head_k;
+        call->s->q[at] = query_of(t->p, row, t->head_begin + h);
         call->s->state[at] = &call->s->states[(row - t->block->begin) * n_heads + h];
         call->s->begin[at] = (int16_t)begin, call->s->end[at] = (int16_t)end;
     }

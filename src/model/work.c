@@ -82,6 +82,7 @@ static void cut_all(model_work *w, cutter *c) {
     w->sine[1] = cut(c, n, (size_t)w->n_rot, sizeof(float));
     cut_acts(&w->acts, n, n_in, c);
     cut_acts(&w->ff_acts, n, (size_t)w->n_ff, c);
+    cut_acts(&w->q_acts, n, (size_t)w->n_q, c);
     for (int t = 0; t < w->n_threads; t++)
         cut_thread(&w->scratch[t], w, c);
 }

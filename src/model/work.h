@@ -32,7 +32,7 @@ typedef struct model_block {
 typedef struct model_scratch {
     kern_attn_state *states; /* (MODEL_Q_ROWS, group) */
     float *out;              /* (MODEL_Q_ROWS, group, head_v) */
-    const float **q;         /* the call: queries, their states and ranges */
+    kern_query *q;           /* the call: queries, their states and ranges */
     kern_attn_state **state;
     int16_t *begin, *end;
     void *k_page, *v_page; /* gathered pages */
@@ -56,6 +56,7 @@ struct model_work {
     float *cosine[2], *sine[2]; /* (n, n_rot): full, windowed layers */
     kern_acts acts;             /* the input of the product at hand */
     kern_acts ff_acts;          /* down's: made while acts still serve gate and up */
+    kern_acts q_acts;           /* queries, for keys in q8_0 */
     model_scratch *scratch;     /* (n_threads); owns */
     uint8_t *mem;               /* all of the above; owns */
     size_t mem_bytes;

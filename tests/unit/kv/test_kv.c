@@ -59,7 +59,7 @@ static float read_k(kern_kv_type type, const void *page, int at, int d) {
     case KERN_KV_F32:
         return ((const float *)page)[d * KERN_PAGE + at];
     case KERN_KV_Q8_0:
-        return (float)q8->q[i][at] * td_f16_to_f32(q8->scale[at]);
+        return (float)q8->q[i / 4][at][i % 4] * td_f16_to_f32(q8->scale[at]);
     case KERN_KV_Q4_0:
         return (float)((q4->q[i / 2 * 32 + at] >> 4 * (i % 2) & 15) - 8) *
                td_f16_to_f32(q4->scale[at]);
@@ -76,7 +76,7 @@ static float read_v(kern_kv_type type, const void *page, int v_dim, int at, int 
     case KERN_KV_F32:
         return ((const float *)page)[at * v_dim + d];
     case KERN_KV_Q8_0:
-        return (float)q8->q[at][i] * td_f16_to_f32(q8->scale[at]);
+        return (float)q8->q[at / 4][i][at % 4] * td_f16_to_f32(q8->scale[at]);
     case KERN_KV_Q4_0:
         return (float)((q4->q[at * 16 + i % 16] >> 4 * (i / 16) & 15) - 8) *
                td_f16_to_f32(q4->scale[at]);
