@@ -137,6 +137,12 @@ typedef struct bench_range {
 /* Sorts v in place. An even count gives the mean of the two in the middle. */
 bench_range bench_range_of(double *v, int n);
 
+typedef struct bench_interval {
+    double low, high; /* NAN: too few numbers */
+} bench_interval;
+/* Of the median of v[0..n): 95 %, by the bootstrap; NAN for fewer than three. Reads v only. */
+bench_interval bench_bootstrap(const double *v, int n);
+
 /* ---- plain and speculating in turn ---- */
 
 typedef struct bench_plan {
@@ -151,6 +157,9 @@ typedef struct bench_plan {
 typedef struct bench_case {
     int k;                                     /* 0: plain */
     bench_range tok_per_s, ratio;              /* ratio: to plain in the same run */
+    bench_interval interval;                   /* of the ratio's median */
+    double itl_ms_p50, itl_ms_p95;             /* medians over the runs */
+    int64_t drafted_per_pos[TD_MAX_DRAFT], accepted_per_pos[TD_MAX_DRAFT]; /* over all runs */
     int64_t drafted, accepted, rounds, tokens; /* over all runs */
     double draft_ms, verify_ms, sample_ms;     /* over all runs */
     int n_tokens;                              /* of the last run */
@@ -165,9 +174,20 @@ td_code bench_compare(td_session *s, const bench_plan *plan, bench_case *cases,
 /* Decoded tokens a second, as `tandem run` prints it. NAN for no tokens. */
 double bench_tok_per_s(const td_stats *stats);
 
+/* A round of k drafted tokens, and the plain one it is compared with. Milliseconds. */
+typedef struct bench_forecast_round {
+    int k;
+    double tokens;     /* that a round commits: 1 + accepted */
+    double plain_ms, verify_ms; /* T(1), T(k + 1) */
+    double draft_ms;   /* a step of the draft */
+    double plain_sample_ms, sample_ms;
+} bench_forecast_round;
+/* The speed-up: S(k) = E[N] / (k c + v(k + 1) + o) with all of it in units of a plain round. */
+double bench_predict(const bench_forecast_round *f);
+
 /* ---- what a pass of m rows costs, against the read limit ---- */
 
-enum { BENCH_MAX_WIDTHS = 8 };
+enum { BENCH_MAX_WIDTHS = TD_MAX_DRAFT + 1 };
 
 typedef struct bench_passes {
     int n_context; /* positions behind which it was measured */

@@ -28,6 +28,7 @@ typedef struct comparison {
     int n_cases, n_runs;
     double *speed;   /* (n_runs, n_cases) tok/s */
     double *column;  /* (n_runs) scratch */
+    double *delay;   /* (n_runs, n_cases, 2): ITL p50 and p95 */
     td_token *first; /* tokens of the first plain run; owned */
     int n_first;     /* -1: none yet */
 } comparison;
@@ -58,6 +59,12 @@ static td_code run_case(td_session *s, const bench_plan *plan, comparison *c, in
     if (stats.stop == TD_STOP_CANCELLED) return td_fail(err, TD_E_CANCELLED, "stopped");
     if ((rc = check_tokens(c, &stats, &out->same, err))) return rc;
     c->speed[run * c->n_cases + i] = bench_tok_per_s(&stats);
+    double *delay = c->delay + 2 * (run * c->n_cases + i);
+    delay[0] = stats.itl_ms_p50, delay[1] = stats.itl_ms_p95;
+    for (int p = 0; p < TD_MAX_DRAFT; p++) {
+        out->drafted_per_pos[p] += stats.drafted_per_pos[p];
+        out->accepted_per_pos[p] += stats.accepted_per_pos[p];
+    }
     out->n_tokens = stats.decode_tokens;
     out->tokens += stats.decode_tokens;
     out->drafted += stats.drafted;
@@ -76,7 +83,14 @@ static void sum_up(const comparison *c, bench_case *cases) {
         cases[i].tok_per_s = bench_range_of(c->column, c->n_runs);
         for (int r = 0; r < c->n_runs; r++)
             c->column[r] = c->speed[r * c->n_cases + i] / c->speed[r * c->n_cases];
+        cases[i].interval = bench_bootstrap(c->column, c->n_runs);
         cases[i].ratio = bench_range_of(c->column, c->n_runs);
+        double *const to[] = {&cases[i].itl_ms_p50, &cases[i].itl_ms_p95};
+        for (int d = 0; d < 2; d++) {
+            for (int r = 0; r < c->n_runs; r++)
+                c->column[r] = c->delay[2 * (r * c->n_cases + i) + d];
+            *to[d] = bench_range_of(c->column, c->n_runs).median;
+        }
     }
 }
 
@@ -87,7 +101,8 @@ td_code bench_compare(td_session *s, const bench_plan *plan, bench_case *cases,
     td_code rc = TD_OK;
     c.speed = td_calloc((size_t)total, sizeof *c.speed);
     c.column = td_calloc((size_t)c.n_runs, sizeof *c.column);
-    if (!c.speed || !c.column) rc = td_fail(err, TD_E_MEMORY, "out of memory");
+    c.delay = td_calloc(2 * (size_t)total, sizeof *c.delay);
+    if (!c.speed || !c.column || !c.delay) rc = td_fail(err, TD_E_MEMORY, "out of memory");
     for (int i = 0; i < c.n_cases; i++)
         cases[i] = (bench_case){.k = i ? plan->k[i - 1] : 0, .same = true};
     for (int done = 0; done < total && !rc; done++) {
@@ -101,6 +116,7 @@ td_code bench_compare(td_session *s, const bench_plan *plan, bench_case *cases,
     if (!rc) sum_up(&c, cases);
     free(c.speed);
     free(c.column);
+    free(c.delay);
     free(c.first);
     return rc;
 }

@@ -220,3 +220,37 @@ done:
     free(times);
     return rc;
 }
+
+td_code td_measure_draft(td_session *s, int n_context, int repeats, double *ms, td_error *err) {
+    enum { STEPS = 8 };
+    if (!s->d) return td_fail(err, TD_E_ARG, "without a draft there is nothing to measure");
+    const int n_steps = s->draft_max < STEPS ? s->draft_max : STEPS;
+    if (n_context < 1 || n_context > s->n_ctx - n_steps || repeats < 1 || repeats > 1000000)
+        return td_fail(err, TD_E_ARG, "%d proposals behind %d positions of %d make no sense", repeats,
+                       n_context, s->n_ctx);
+    static const verify_sampler greedy = {.top_p = 1, .repeat_penalty = 1};
+    td_token *text = td_calloc((size_t)n_context, sizeof *text);
+    double *times = td_calloc((size_t)repeats, sizeof *times);
+    td_code rc = TD_OK;
+    if (!text || !times) {
+        rc = td_fail(err, TD_E_MEMORY, "out of memory for %d positions", n_context);
+        goto done;
+    }
+    fill_text(text, (size_t)n_context, s->target_model->info.n_vocab);
+    lib_session_lock(s);
+    rc = draft_begin(s->d, text, n_context, NULL, NULL, err);
+    for (int i = 0; i < repeats && !rc; i++) {
+        const draft_request req = {
+            .max_tokens = n_steps, .sampler = &greedy, .history = text, .n_history = n_context};
+        draft_proposal p;
+        const uint64_t start = td_now_ns();
+        rc = draft_propose(s->d, &req, &p, err);
+        times[i] = (double)(td_now_ns() - start) / 1e6 / (p.n ? p.n : 1);
+    }
+    lib_session_unlock(s);
+    if (!rc) *ms = lib_percentile(times, (size_t)repeats, 0.5);
+done:
+    free(text);
+    free(times);
+    return rc;
+}

@@ -38,6 +38,8 @@ typedef enum cli_mode {
     CLI_COST = 8
 } cli_mode;
 
+typedef enum cli_format { CLI_TEXT, CLI_JSON, CLI_CSV, CLI_MD } cli_format;
+
 /* --verify; what it says by default depends on --seed. */
 typedef enum cli_verify {
     CLI_VERIFY_DEFAULT,
@@ -86,7 +88,8 @@ typedef struct cli_args {
     const char *gpu;
     /* output */
     const char *json;
-    bool print_json; /* --format json */
+    cli_format format;
+    bool print_json; /* format is CLI_JSON */
     bool json_flag, quiet, no_progress, tensors, keys;
     /* what the options did not take */
     const char *file;

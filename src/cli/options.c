@@ -213,8 +213,8 @@ static const option options[] = {
      SEED, AT(sampling.seed)},
 
     {"Output", "--format", "FORMAT",
-     "of what is printed: text (the default) or json (bench: of --roofline, --kernels, --cost)",
-     CLI_BENCH | CLI_PLAN, FORMAT, AT(print_json), .modes = MEASURE},
+     "of what is printed: text (the default) or json; of lengths compared, csv or md, too",
+     CLI_BENCH | CLI_PLAN, FORMAT, 0, .modes = ANY_MODE},
     {"Output", "--json", "FILE", "write the figures there, too, as one JSON object",
      BOTH | CLI_PLAN | CLI_SELFTEST, TEXT, AT(json), .modes = ANY_MODE},
     {"Output", "--json", NULL, "print one JSON object instead of text", CLI_INSPECT, FLAG,
@@ -475,11 +475,17 @@ static void sort_list(int *list, int *n) {
     *n = kept;
 }
 
-static int set_format(bool *json, const char *name, const char *value) {
-    if (strcmp(value, "text") && strcmp(value, "json"))
-        return cli_misuse("%s takes text or json, not '%s'", name, value);
-    *json = !strcmp(value, "json");
-    return CLI_OK;
+static const char *const formats[] = {
+    [CLI_TEXT] = "text", [CLI_JSON] = "json", [CLI_CSV] = "csv", [CLI_MD] = "md"};
+
+static int set_format(cli_args *a, const char *name, const char *value) {
+    for (int i = CLI_TEXT; i <= CLI_MD; i++)
+        if (!strcmp(value, formats[i])) {
+            a->format = (cli_format)i;
+            a->print_json = i == CLI_JSON;
+            return CLI_OK;
+        }
+    return cli_misuse("%s takes text, json, csv or md, not '%s'", name, value);
 }
 
 static const char *const kv_types[] = {
@@ -550,7 +556,7 @@ static int set(cli_args *a, const option *o, const char *name, const char *value
     case ROWS:
         return set_list(a->rows, &a->n_rows, CLI_ROWS_MAX, o, name, value, o->min);
     case FORMAT:
-        return set_format(field, name, value);
+        return set_format(a, name, value);
     case QUANTITY:
         return set_quantity(field, o, name, value);
     }
@@ -705,6 +711,8 @@ static int check_together(cli_args *a, const bool *given) {
     if (a->json && !strcmp(a->json, "-"))
         return cli_misuse("--json writes a file; standard output is for the %s",
                           a->command == CLI_RUN ? "text" : "tables");
+    if (a->format > CLI_JSON && (a->command == CLI_PLAN || a->roofline || a->kernels || a->cost))
+        return cli_misuse("--format: csv and md are for lengths compared; here text or json");
     if (a->command == CLI_PLAN) return check_plan(a);
     if (a->command == CLI_BENCH) {
         const int rc = check_bench(a, given);

@@ -416,7 +416,7 @@ def test_bench(smol, tmp_path):
     assert result.returncode == 0, result.stderr.decode()
     table = result.stdout.decode()
     assert all(len(line) < 80 for line in table.splitlines())
-    for word in ("prompt 1 of 2", "all 2 prompts", "read limit", "share", "to one row"):
+    for word in ("prompt 1 of 2", "all 2 prompts", "read limit", "share", "predicted"):
         assert word in table
     assert table.count("same") == 6 and "OTHER" not in table and not result.stderr
     r = json.loads(out.read_text())
@@ -426,8 +426,30 @@ def test_bench(smol, tmp_path):
         for c in cases[1:]:
             assert c["ratio"]["min"] <= c["ratio"]["median"] <= c["ratio"]["max"]
             assert c["accepted"] <= c["drafted"]
-    assert [w["rows"] for w in r["passes"]["widths"]] == [1, 2, 3, 5, 9, 17]
-    assert r["passes"]["read_gb_per_s"]["median"] > 0.1 and r["passes"]["context"] == 512
+    assert [w["rows"] for w in r["passes"]["widths"]] == [1, 3, 6]
+    assert r["passes"]["read_gb_per_s"]["median"] > 0.1 and 5 < r["passes"]["context"] < 19
+    # Predicted from the costs and tokens printed beside it, by the formula of the design.
+    ms = {w["rows"]: w["ms"]["median"] for w in r["passes"]["widths"]}
+    plain, *arms = r["all"]
+    assert r["passes"]["predicted"][0] is None
+    for c, predicted in zip(arms, r["passes"]["predicted"][1:]):
+        round_ms = c["k"] * r["passes"]["draft_ms"] + ms[c["k"] + 1] + c["sample_ms"] / c["passes"]
+        want = c["acceptance_length"] * (ms[1] + plain["sample_ms"] / plain["passes"]) / round_ms
+        assert abs(predicted / want - 1) < 1e-4
+        assert sum(c["drafted_per_pos"]) == c["drafted"] and sum(c["accepted_per_pos"]) == c["accepted"]
+    assert table.splitlines()[-1].startswith(("Best here", "Do not", "Not certain", "interval ("))
+
+
+def test_bench_prints_the_same_in_every_format(smol):
+    args = ("bench", "-m", smol, "-md", smol, "-p", PROMPT, "-n", "8", "--runs", "3", "-k", "1,3,auto")
+    j = json.loads(tandem(*args, "--format", "json", timeout=600).stdout)
+    assert [c["k"] for c in j["all"]] == [0, 1, 3, "auto"]
+    assert all(c["ratio"]["min"] <= c["ratio_low"] <= c["ratio_high"] <= c["ratio"]["max"] for c in j["all"])
+    csv = tandem(*args, "--format", "csv", timeout=600).stdout.decode().splitlines()
+    assert [line.split(",")[0] for line in csv] == ["k", "0", "1", "3", "auto"]
+    assert {line.count(",") for line in csv} == {csv[0].count(",")} and all(x.endswith("true") for x in csv[1:])
+    md = tandem(*args, "--format", "md", timeout=600).stdout.decode().splitlines()
+    assert len(md) == 6 and {line.count("|") for line in md} == {csv[0].count(",") + 2}
 
 
 def test_inspect_agrees_with_the_gguf_package(smol):

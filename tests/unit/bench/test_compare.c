@@ -194,8 +194,41 @@ static void passes_against_the_read_limit(void **state) {
     bench_probe_close(&probe);
 }
 
+/* The interval of a median, where its law is known: with three numbers each of the outer ones is the median of a
+ * resample with 7/27; with 1..21 the median is x or less with P(at least 11 of 21 draws are), a binomial, whose 2.5 %
+ * points are 7 and 15. */
+static void bootstrap_interval(void **state) {
+    (void)state;
+    const double three[] = {1.5, 1.1, 1.2};
+    bench_interval v = bench_bootstrap(three, 3);
+    assert_true(v.low == 1.1 && v.high == 1.5);
+    double many[21];
+    for (int i = 0; i < 21; i++)
+        many[i] = (i * 8) % 21 + 1;
+    v = bench_bootstrap(many, 21);
+    assert_true(v.low >= 6 && v.low <= 8 && v.high >= 14 && v.high <= 16);
+    assert_true(many[1] == 9); /* read only */
+    v = bench_bootstrap(three, 2);
+    assert_true(isnan(v.low) && isnan(v.high));
+}
+
+/* S(k) by hand: 3 tokens for two steps of 10 and a pass of 44 with 1 of sampling, against 40 + 0.5 each. */
+static void predicted_speed_up(void **state) {
+    (void)state;
+    const bench_forecast_round f = {.k = 2,
+                                    .tokens = 3,
+                                    .plain_ms = 40,
+                                    .verify_ms = 44,
+                                    .draft_ms = 10,
+                                    .plain_sample_ms = 0.5,
+                                    .sample_ms = 1};
+    assert_true(fabs(bench_predict(&f) - 121.5 / 65) < 1e-12);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bootstrap_interval),
+        cmocka_unit_test(predicted_speed_up),
         cmocka_unit_test(runs_go_back_and_forth), cmocka_unit_test(ratios_are_taken_within_a_run),
         cmocka_unit_test(other_tokens_are_seen),  cmocka_unit_test(errors_and_stops_end_it),
         cmocka_unit_test(range_of_few_numbers),   cmocka_unit_test(passes_against_the_read_limit),
