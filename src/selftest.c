@@ -226,7 +226,7 @@ static void report_law(selftest *t, const char *name, const law *l, const int64_
         snprintf(c.result, sizeof c.result, "%lld texts, too few to say much%s", (long long)n,
                  possible ? "" : "; impossible ones");
     else
-        snprintf(c.result, sizeof c.result, "%lld texts: z %.2f, distance %.4f (bound %.4f)%s",
+        snprintf(c.result, sizeof c.result, "%lld texts, z %.2f, off by %.4f of %.4f%s",
                  (long long)n, v.z, v.tv, v.tv_bound, possible ? "" : ", impossible ones");
     report(t, c);
 }
@@ -319,7 +319,7 @@ static td_code check_caches(selftest *t, rig *r) {
                   .z = NAN,
                   .tv = NAN,
                   .tv_bound = NAN};
-    snprintf(c.result, sizeof c.result, "%d rounds, cuts and new texts: %d left something",
+    snprintf(c.result, sizeof c.result, "%d rounds, cuts and new texts: %d left traces",
              (int)c.n, n_wrong);
     report(t, c);
     return TD_OK;

@@ -13,7 +13,7 @@ static bool tick(void *user, const char *what, int done, int total) {
 static void on_check(void *user, const td_check *c) {
     json_t *checks = user;
     cli_progress_end();
-    printf("%-26s%-8s%s\n", c->name, c->passed ? "passed" : "FAILED", c->result);
+    printf("%-25s%-7s%s\n", c->name, c->passed ? "passed" : "FAILED", c->result);
     fflush(stdout);
     json_array_append_new(checks, json_pack("{s:s, s:b, s:s, s:I, s:I, s:o, s:o, s:o}", "name", c->name,
                                             "passed", c->passed, "result", c->result, "n",

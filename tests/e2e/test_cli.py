@@ -64,7 +64,7 @@ def test_no_draft_and_k_0_decode_plainly(smol, plain, tmp_path):
 
 
 def test_only_text_on_stdout_only_meters_on_stderr(smol, plain):
-    result = tandem("run", "-m", smol, "-md", smol, "--temp", "0", "-p", PROMPT, "-n", N)
+    result = tandem("run", "-m", smol, "-md", smol, "-k", "3", "--temp", "0", "-p", PROMPT, "-n", N)
     assert result.stdout == plain
     err = result.stderr.decode()
     for word in ("load", "prefill", "decode", "TTFT", "ITL", "drafted", "by position", "time", "memory", "stop"):

@@ -86,6 +86,6 @@ def test_example(kind, installed, tmp_path):
     spec = subprocess.run([program, prompt, SMOLLM2, SMOLLM2], env=env, capture_output=True, text=True)
     assert spec.returncode == 0, spec.stderr
     assert spec.stdout == plain.stdout
-    assert re.search(r"\n64 tokens in 16 passes\n$", spec.stderr)
+    assert re.search(r"\n64 tokens in \d+ passes\n$", spec.stderr)
     wrong = subprocess.run([program, prompt, source], env=env, capture_output=True, text=True)
     assert wrong.returncode == 1 and wrong.stderr.startswith("generate: ") and wrong.stderr.count("\n") == 1
