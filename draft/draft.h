@@ -25,24 +25,23 @@ typedef struct draft_proposal {
                                  drafter until its next call */
 } draft_proposal;
 
-/* How far a draft goes on is asked for token by token, before each is drawn: `confidence` is the highest
- * probability of the law that token i is to be drawn from. */
-typedef enum draft_answer {
-    DRAFT_STOP, /* leave this token out */
-    DRAFT_LAST, /* draw it; it is the last */
-    DRAFT_GO_ON
+/* How far and how wide a draft grows is asked for place by place, before anything is drawn for it: `confidence` is the
+ * highest probability of the law that the tokens of place i (from 0) are to be drawn from. */
+typedef struct draft_answer {
+    int width;  /* candidates; 0: leave this place out */
+    bool go_on; /* behind the first of them */
 } draft_answer;
 
 /* What a round may use. */
 typedef struct draft_request {
     int max_tokens;                /* 0..DRAFT_MAX: the longest path */
-    int width;                     /* 1 or more: candidates for each place of it; the first goes on (all of them: at
-                                      most DRAFT_MAX) */
+    int width;                     /* candidates for each place of it, 0 and 1: one; the first goes on. All of them:
+                                      at most DRAFT_MAX */
     const verify_sampler *sampler; /* of the target; greedy (temperature 0) proposes argmaxes */
     const int32_t *history;        /* the committed text, all of it, the last token included */
     int n_history;
     verify_rng rng;                /* position of the first drafted token; TD_STREAM_DRAFT only */
-    draft_answer (*ask)(void *user, int i, float confidence); /* NULL: max_tokens are wanted */
+    draft_answer (*ask)(void *user, int i, float confidence); /* NULL: all places, `width` candidates for each */
     void *user;
     int max_read; /* of the text, a drafter that was left behind should read the last so many tokens at most;
                      0: all of it */

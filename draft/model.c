@@ -167,12 +167,11 @@ static int32_t next_best(const float *logits, int n_vocab, const int32_t *taken,
     return best;
 }
 
-/* Appends the candidates for the place behind the path, up to `width`: the first is the one the draft would write, the
- * others the next ones. path: tokens from the text on, `depth` of them. Answers whether to go on behind the first;
- * DRAFT_STOP: nothing was appended. */
+/* Appends the candidates for the place behind the path: the first is the one the draft would write, the others the
+ * next ones. path: tokens from the text on, `depth` of them. Answers how many it should be, and whether to go on behind
+ * the first. */
 static draft_answer add_candidates(draft_model *d, const draft_request *req, const verify_sampler *s,
-                                   const int32_t *path, int depth, int width, int parent,
-                                   draft_proposal *out) {
+                                   const int32_t *path, int depth, int parent, draft_proposal *out) {
     const bool greedy = s->temperature == 0;
     float *q = d->q + (size_t)(parent + 1) * (size_t)d->n_target;
     int32_t *first = out->token + out->n;
@@ -188,9 +187,11 @@ static draft_answer add_candidates(draft_model *d, const draft_request *req, con
         for (int x = 0; x < d->n_common && req->ask; x++)
             confidence = q[x] > confidence ? q[x] : confidence;
     }
-    const draft_answer answer = req->ask ? req->ask(req->user, depth, confidence) : DRAFT_GO_ON;
-    if (answer == DRAFT_STOP) return answer; /* before a sample is drawn: trap 1 */
-    for (int j = 0; j < width; j++) {
+    /* Before a sample is drawn: trap 1. */
+    const draft_answer answer = req->ask ? req->ask(req->user, depth, confidence)
+                                         : (draft_answer){.width = req->width > 1 ? req->width : 1,
+                                                          .go_on = true};
+    for (int j = 0; j < answer.width && out->n < d->max_tokens; j++) {
         const int32_t token =
             !greedy ? draft_draw(q, d->n_target, &req->rng, out->n, depth, req->coupled, first, j)
             : j     ? next_best(d->logits, d->n_common, first, j)
@@ -226,12 +227,11 @@ static td_code propose(draft *base, const draft_request *req, draft_proposal *ou
     verify_sampler s;
     td_code rc = own_sampler(d, req->sampler, &s, err);
     if (rc || (rc = catch_up(d, req->history, d->n_text, d->logits, NULL, NULL, err))) return rc;
-    const int width = req->width > 1 ? req->width : 1;
     int32_t path[DRAFT_MAX];
     for (int depth = 0, spine = -1; depth < n; depth++) {
         const int node = out->n;
-        const draft_answer answer = add_candidates(d, req, &s, path, depth, width, spine, out);
-        if (answer != DRAFT_GO_ON || depth + 1 == n) break;
+        const draft_answer answer = add_candidates(d, req, &s, path, depth, spine, out);
+        if (!answer.width || !answer.go_on || depth + 1 == n || out->n == d->max_tokens) break;
         path[depth] = out->token[spine = node];
         if ((rc = pass(d, &path[depth], 1, d->logits, err))) {
             out->n = 0;

@@ -40,6 +40,7 @@ static td_code begin(const walk *w, td_error *err) {
                      .draft_max = pick(w, 2, 0, 8)};
     if (draw(w, 3) < 0.4) p.sampler.temperature = 0;
     if (p.rule != VERIFY_BLOCK && draw(w, 8) < 0.3) p.width = 2, p.draft_max /= 2;
+    if (p.width < 2 && spec_length(a->s)) p.adapt = draw(w, 11) < 0.3;
     if (draw(w, 9) < 0.3) {
         int32_t other[AUDIT_OTHER];
         const int n = a->n_longest < AUDIT_OTHER ? a->n_longest : AUDIT_OTHER;

@@ -16,8 +16,8 @@ typedef struct audit {
     void *user;
 } audit;
 
-/* n_steps rounds, cuts, new texts and cancelled ones, at random, under every rule, many lengths and trees; both caches
- * are looked at after each. *n_wrong: after how many of them one was not what it should be. */
+/* n_steps rounds, cuts, new texts and cancelled ones, at random, under every rule, with many lengths and trees, and with
+ * what pays by the costs that s was given, if it was; both caches are looked at after each. *n_wrong: after how many of them one was not what it should be. */
 td_code audit_run(const audit *a, int n_steps, int *n_wrong, td_error *err);
 
 #endif

@@ -1,13 +1,22 @@
-/* How far to draft: the length that commits most tokens a second, from what passes cost on this machine and what
- * this stream's text has accepted so far; zero is one of the lengths. Arithmetic only: it takes times, and reads
+/* How far to draft: the length and shape that commit most tokens a second, from what passes cost on this machine and
+ * what this stream's text has accepted so far; zero is one of the lengths. Arithmetic only: it takes times, and reads
  * no clock.
+ *
+ * Shapes are combs: a chain of first candidates, beside each place of it further ones that end there; they cost the
+ * draft nothing, and the target's pass a row each. A candidate adds to the expected tokens the probability of the
+ * path that ends with it, whatever else is in the comb, so that the dynamic programme of Sequoia (arXiv 2402.12374)
+ * comes down to taking the most probable ones, as long as their rows pay.
  *
  * Costs. T(m), a target pass of m rows, and c, a step of the draft, come from a table measured at start and follow
  * the machine from then on: all passes together, since its speed drifts, and slowly each width for itself.
  *
  * Acceptance is learnt by place in the draft and by the draft's confidence, the highest probability of the law that
  * the next token is to be drawn from. It is known before the token is drawn, so that ending a draft by it leaves
- * every rule exact (trap 1 of the design).
+ * every rule exact (trap 1 of the design). Further candidates have a rate by their number: of being the right one when
+ * those before them were not.
+ *
+ * Where plain decoding looks better, drafts are tried now and then, for 2.5 % of its time; a try that paid cost nothing,
+ * so that the next follows at once.
  *
  * The bound. A ledger holds what rounds may cost beyond plain decoding: each token adds 5 % of T(1), a round takes
  * what it was slower than its tokens decoded plainly. No draft begins whose worst case the ledger does not cover, and
@@ -24,7 +33,8 @@ enum {
     LENGTH_MAX = 16,   /* longest draft it asks for */
     LENGTH_PLACES = 8, /* places with a rate of their own; the last stands for those behind it, too */
     LENGTH_BINS = 8,   /* of confidence */
-    LENGTH_READ = 16   /* tokens a draft that was left behind reads before it tries again */
+    LENGTH_WIDTH = 4,  /* candidates for a place, at most */
+    LENGTH_READ = 8    /* tokens a draft that was left behind reads before it tries again */
 };
 
 /* Milliseconds. */
@@ -39,28 +49,41 @@ typedef struct length_rate {
     double tried, accepted;
 } length_rate;
 
-typedef enum length_answer {
-    LENGTH_STOP, /* leave this token out */
-    LENGTH_LAST, /* draw it; it is the last */
-    LENGTH_GO_ON /* draw it and look at the next */
+/* Of the draft's next place. */
+typedef struct length_answer {
+    int width;  /* candidates to draw; 0: leave this place out */
+    bool go_on; /* and look at the place behind the first of them */
 } length_answer;
+
+/* Where a round stands, and what it may use. */
+typedef struct length_scope {
+    int n_pos;    /* committed positions */
+    int n_unread; /* committed tokens that the drafter has not read, the last one among them; where more than
+                     LENGTH_READ are, it is taken to read only the last LENGTH_READ */
+    int n_places; /* longest path, >= 0 */
+    int n_nodes;  /* tokens in all, >= n_places */
+    int width;    /* candidates for a place, 1..LENGTH_WIDTH */
+} length_scope;
 
 typedef struct length_model {
     length_costs costs;
-    length_rate all, place[LENGTH_PLACES], bin[LENGTH_BINS];
+    length_rate all, place[LENGTH_PLACES], bin[LENGTH_BINS], sibling[LENGTH_WIDTH]; /* [0] is not used */
     length_rate pace;  /* of drafting rounds: tried: their milliseconds; accepted: their tokens */
     double drift, draft_drift;        /* actual times over the table's */
     double plain_drift;               /* the ledger's own, of passes of one row */
     double row_drift[LENGTH_MAX + 2]; /* the same of a pass of m rows, beyond what all passes share; [1] is 1 */
     double row_ms;     /* sampling, a row */
     double credit_ms;
-    double idle_ms;    /* plain decoding since the last draft */
+    double idle_ms;    /* plain decoding that has not been spent on tries yet */
+    int n_drafts;      /* rounds whose draft was timed */
     /* of the round at hand */
-    int n_pos, n_unread, k;
+    length_scope scope; /* n_places: what the ledger covers */
     double rate;       /* tokens a millisecond that a token drafted has to be worth */
-    double path;       /* probability that all tokens drafted so far are accepted */
+    double most_ms;    /* what the round may take */
+    double path;       /* probability that the first candidates so far are all accepted */
     bool trying;       /* plain decoding looks better; this round only finds out whether it still is */
-    int n_asked;
+    int n_asked, n_nodes;
+    int width[LENGTH_MAX];
     float confidence[LENGTH_MAX];
 } length_model;
 
@@ -69,23 +92,24 @@ void length_init(length_model *l, const length_costs *costs);
 /* A new text: what was learnt stays as a first guess, with little weight. */
 void length_begin(length_model *l);
 
-/* The longest draft for the next round, 0..most. n_pos: committed positions; n_unread: committed tokens that the
- * drafter has not read, the last one among them. Where more than LENGTH_READ are unread, it counts on the drafter
- * reading only the last LENGTH_READ. */
-int length_choose(length_model *l, int n_pos, int n_unread, int most);
-/* While drafting: may token i (from 0) be drawn from a law with this highest probability? The token itself must not
- * have been drawn yet. */
+/* The longest path of the next round's draft, 0..scope.n_places. */
+int length_choose(length_model *l, const length_scope *scope);
+/* While drafting: how many candidates may place i (from 0) have, drawn from a law with this highest probability? None
+ * of them must have been drawn yet. */
 length_answer length_ask(length_model *l, int i, float confidence);
 
 /* What became of the round for which length_choose was called last. */
 typedef struct length_round {
-    int n_drafted, n_accepted;
+    int n_drafted;  /* tokens */
+    int n_places;   /* of the draft: its longest path */
+    int n_accepted;
+    int sibling;    /* which of its place's candidates the last accepted token was, from 0 */
     double draft_ms, verify_ms, sample_ms;
 } length_round;
 void length_learn(length_model *l, const length_round *r);
 
-/* What the model expects, for reports: milliseconds of a round with k tokens drafted behind n_pos, and tokens it
- * commits. */
+/* What the model expects of a chain, for reports: milliseconds of a round with k tokens drafted behind n_pos, and
+ * tokens it commits. */
 double length_round_ms(const length_model *l, int n_pos, int k);
 double length_expected(const length_model *l, int k);
 

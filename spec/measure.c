@@ -2,19 +2,26 @@
  *
  * All widths behind a short context, some behind a longer one; between them attention grows in proportion to the
  * rows. In turns, up and down, each figure the least of its visits: what others on the machine take from a pass only
- * makes it longer, and how much they take at the moment is the drift that the length follows later. For the same reason
- * a pass is taken to cost no more than one of more rows. */
+ * makes it longer, and how much they take at the moment is the drift that the length follows later. A figure stands
+ * when a second visit came near to it; until then there are more visits, to a limit. For the same reason a pass is
+ * taken to cost no more than one of more rows. */
 #include "spec/measure.h"
+
+#include <stdlib.h>
 
 enum {
     NEAR = 128,
     FAR = MEASURE_FAR,
-    VISITS = 3,
+    VISITS = 3, /* of each figure; to MOST_VISITS where they disagree */
+    MOST_VISITS = 9,
     TEXT = 16, /* the draft's, while its step is timed */
     STEPS = 8  /* of a proposal */
 };
 
 enum { MOST_ROWS = LENGTH_MAX + 1, N_FAR = 4 };
+
+static const int32_t text[TEXT] = {0};
+static const float near_to = 1.08f; /* the second least of the visits, over the least */
 
 typedef struct measuring {
     target *t;
@@ -22,59 +29,110 @@ typedef struct measuring {
     bool (*progress)(void *, int, int);
     void *user;
     int done, total;
-    double ms[MOST_ROWS][VISITS];
 } measuring;
 
-static float least(const double *v, int n) {
-    double min = v[0];
-    for (int i = 1; i < n; i++)
-        min = v[i] < min ? v[i] : min;
-    return (float)min;
+/* The least of the visits, and the next. */
+typedef struct figure {
+    float least, second;
+    int n;
+} figure;
+
+static void add(figure *f, double ms) {
+    const float v = (float)ms;
+    if (!f->n++ || v < f->least)
+        f->second = f->least, f->least = v;
+    else if (f->n == 2 || v < f->second)
+        f->second = v;
+}
+
+static bool stands(const figure *f) {
+    return f->n >= VISITS && (f->second <= near_to * f->least || f->n >= MOST_VISITS);
 }
 
 static td_code step(measuring *x, td_error *err) {
     if (x->progress && !x->progress(x->user, x->done, x->total))
         return td_fail(err, TD_E_CANCELLED, "cancelled while measuring what passes cost");
-    x->done++;
+    if (x->done + 1 < x->total) x->done++; /* visits beyond the usual number do not count */
     return TD_OK;
 }
 
-/* ms[i] of a pass of rows[i] rows (rows NULL: i + 1) behind n_pos positions. */
-static td_code time_passes(measuring *x, int n_pos, const int *rows, int n, float *ms,
-                           td_error *err) {
+static td_code time_pass(measuring *x, int n_rows, figure *f, td_error *err) {
     static const int32_t tokens[MOST_ROWS] = {0};
-    td_code rc = target_pretend(x->t, n_pos, err);
-    for (int i = 0; i < n * VISITS && !rc; i++) {
-        const int visit = i / n, at = visit % 2 ? n - 1 - i % n : i % n;
-        const float *logits;
-        if ((rc = step(x, err))) break;
-        const uint64_t start = td_now_ns();
-        rc = target_verify(x->t, tokens, NULL, rows ? rows[at] : at + 1, &logits, err);
-        x->ms[at][visit] = (double)(td_now_ns() - start) / 1e6;
-    }
-    for (int i = n - 1; i >= 0 && !rc; i--) {
-        ms[i] = least(x->ms[i], VISITS);
-        if (i + 1 < n && ms[i + 1] < ms[i]) ms[i] = ms[i + 1];
-    }
-    return rc;
+    const float *logits;
+    td_code rc = step(x, err);
+    if (rc) return rc;
+    const uint64_t start = td_now_ns();
+    if ((rc = target_verify(x->t, tokens, NULL, n_rows, &logits, err))) return rc;
+    add(f, (double)(td_now_ns() - start) / 1e6);
+    return TD_OK;
 }
 
-/* A step of the draft: proposals of STEPS tokens; the first also reads a token of the text, as all do. */
-static td_code time_draft(measuring *x, float *ms, td_error *err) {
-    static const int32_t text[TEXT] = {0};
+/* When the draft asks about its next token, a step is done. */
+typedef struct steps {
+    uint64_t last;
+    double ms[STEPS];
+    int n;
+} steps;
+
+static draft_answer on_step(void *user, int i, float confidence) {
+    steps *s = user;
+    (void)confidence;
+    const uint64_t now = td_now_ns();
+    if (i > 0) s->ms[s->n++] = (double)(now - s->last) / 1e6;
+    s->last = now;
+    return (draft_answer){.width = 1, .go_on = true};
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A proposal; its median step. */
+static td_code time_draft(measuring *x, figure *f, td_error *err) {
     static const verify_sampler greedy = {.top_p = 1, .repeat_penalty = 1};
+    steps s = {0};
+    const draft_request req = {.max_tokens = STEPS,
+                               .sampler = &greedy,
+                               .history = text,
+                               .n_history = TEXT,
+                               .ask = on_step,
+                               .user = &s};
     draft_proposal p;
-    double v[VISITS];
-    td_code rc = draft_begin(x->d, text, TEXT, NULL, NULL, err);
-    for (int i = 0; i < VISITS && !rc; i++) {
-        const draft_request req = {
-            .max_tokens = STEPS, .sampler = &greedy, .history = text, .n_history = TEXT};
-        if ((rc = step(x, err))) break;
-        const uint64_t start = td_now_ns();
-        if ((rc = draft_propose(x->d, &req, &p, err))) break;
-        v[i] = (double)(td_now_ns() - start) / 1e6 / (p.n ? p.n : 1);
+    td_code rc = step(x, err);
+    if (rc) return rc;
+    const uint64_t start = td_now_ns();
+    if ((rc = draft_propose(x->d, &req, &p, err))) return rc;
+    if (!s.n) s.ms[s.n++] = (double)(td_now_ns() - start) / 1e6; /* it takes one token at a time, or does not ask */
+    qsort(s.ms, (size_t)s.n, sizeof *s.ms, by_value);
+    add(f, s.ms[s.n / 2]);
+    return TD_OK;
+}
+
+/* ms[i] of a pass of rows[i] rows (rows NULL: i + 1) behind n_pos positions; between the passes a step of the draft,
+ * where draft_ms is not NULL. */
+static td_code time_all(measuring *x, int n_pos, const int *rows, int n, float *ms, float *draft_ms,
+                        td_error *err) {
+    figure f[MOST_ROWS] = {{0}}, f_draft = {0};
+    td_code rc = target_pretend(x->t, n_pos, err);
+    for (int visit = 0, open = 1; open && !rc; visit++) {
+        open = 0;
+        if (draft_ms && !stands(&f_draft)) {
+            rc = time_draft(x, &f_draft, err);
+            open += !stands(&f_draft);
+        }
+        for (int i = 0; i < n && !rc; i++) {
+            const int at = visit % 2 ? n - 1 - i : i;
+            if (stands(&f[at])) continue;
+            rc = time_pass(x, rows ? rows[at] : at + 1, &f[at], err);
+            open += !stands(&f[at]);
+        }
     }
-    if (!rc) *ms = least(v, VISITS);
+    if (draft_ms) *draft_ms = f_draft.least;
+    for (int i = n - 1; i >= 0; i--) {
+        ms[i] = f[i].least;
+        if (i + 1 < n && ms[i + 1] < ms[i]) ms[i] = ms[i + 1];
+    }
     return rc;
 }
 
@@ -110,14 +168,14 @@ td_code measure_costs(target *t, draft *d, int max_rows, length_costs *out,
                        n_ctx);
     float far_ms[N_FAR], *near_ms = out->verify[0];
     td_code rc;
-    if (!(rc = time_passes(&x, out->near, NULL, n, near_ms + 1, err)) &&
-        !(rc = time_passes(&x, out->far, far_rows, N_FAR, far_ms, err))) {
-        for (int m = n + 1; m <= MOST_ROWS; m++) /* never asked for; no hole in the table */
-            near_ms[m] = 2 * near_ms[m - 1] - near_ms[m - 2];
-        fill_far(out, far_rows, far_ms);
-        target_truncate(t, 0);
-        rc = time_draft(&x, &out->draft, err);
-    }
+    if ((rc = draft_begin(d, text, TEXT, NULL, NULL, err)) ||
+        (rc = time_all(&x, out->near, NULL, n, near_ms + 1, &out->draft, err)) ||
+        (rc = time_all(&x, out->far, far_rows, N_FAR, far_ms, NULL, err)))
+        goto done;
+    for (int m = n + 1; m <= MOST_ROWS; m++) /* never asked for; no hole in the table */
+        near_ms[m] = 2 * near_ms[m - 1] - near_ms[m - 2];
+    fill_far(out, far_rows, far_ms);
+done:
     target_truncate(t, 0);
     return rc;
 }

@@ -163,7 +163,7 @@ td_code spec_begin(spec *s, const int32_t *prompt, int n, const spec_params *p, 
                            "block verification takes drafts one token wide; use token or coupled");
         if (p->adapt)
             return td_fail(err, TD_E_UNSUPPORTED,
-                           "the draft length is chosen for drafts one token wide only");
+                           "a draft whose shape is chosen has no fixed width");
     }
     s->params = *p;
     s->round = 0;
@@ -243,22 +243,26 @@ const length_model *spec_length(const spec *s) {
     return s->length.costs.far ? &s->length : NULL;
 }
 
-/* How many tokens to draft: what the user asked for, or what pays, as far as the context and the token limit can use
- * it. */
+/* How far to draft: what the user asked for, or what pays, as far as the context and the token limit can use it. */
 static int draft_length(spec *s, int max_tokens) {
-    int k = s->following ? s->params.draft_max : 0;
-    const int room = s->n_ctx - target_len(s->t) - 1;
-    const int width = s->params.width > 1 ? s->params.width : 1;
+    const spec_params *p = &s->params;
+    const int room = s->n_ctx - target_len(s->t) - 1, width = p->width > 1 ? p->width : 1;
+    int k = s->following ? p->draft_max : 0;
     if (k * width > room) k = room / width;
     if (max_tokens > 0 && k > max_tokens - 1) k = max_tokens - 1;
-    if (s->params.adapt) k = length_choose(&s->length, s->n - 1, s->n - s->n_draft_read, k);
-    return k;
+    if (!p->adapt) return k;
+    const bool chain = p->rule == VERIFY_BLOCK && p->sampler.temperature > 0;
+    return length_choose(&s->length,
+                         &(length_scope){.n_pos = s->n - 1,
+                                         .n_unread = s->n - s->n_draft_read,
+                                         .n_places = k,
+                                         .n_nodes = room < s->max_draft ? room : s->max_draft,
+                                         .width = chain ? 1 : LENGTH_WIDTH});
 }
 
 static draft_answer ask_length(void *user, int i, float confidence) {
-    static const draft_answer answers[] = {
-        [LENGTH_STOP] = DRAFT_STOP, [LENGTH_LAST] = DRAFT_LAST, [LENGTH_GO_ON] = DRAFT_GO_ON};
-    return answers[length_ask(&((spec *)user)->length, i, confidence)];
+    const length_answer a = length_ask(&((spec *)user)->length, i, confidence);
+    return (draft_answer){.width = a.width, .go_on = a.go_on};
 }
 
 /* The proposal, checked: a drafter's mistake must not become a wrong pass. */
@@ -296,6 +300,14 @@ static int path_to(const draft_proposal *x, int row, int32_t path[DRAFT_MAX]) {
     for (int i = row - 1; i >= 0; i = x->parent[i])
         path[--at] = x->token[i];
     return depth;
+}
+
+/* Which of its siblings a node is, from 0. */
+static int sibling_number(const draft_proposal *x, int node) {
+    int n = 0;
+    for (int i = 0; i < node; i++)
+        n += x->parent[i] == x->parent[node];
+    return n;
 }
 
 static int longest_path(const draft_proposal *x) {
@@ -377,9 +389,12 @@ td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {
     s->text[s->n + result.n_accepted] = result.token;
     target_keep(s->t, kept, n_new);
     const int32_t *new_tokens = s->text + s->n;
+    const int n_places = longest_path(x), last = result.n_accepted - 1;
     if (s->params.adapt)
         length_learn(&s->length, &(length_round){.n_drafted = x->n,
+                                                 .n_places = n_places,
                                                  .n_accepted = result.n_accepted,
+                                                 .sibling = last < 0 ? 0 : sibling_number(x, result.path[last]),
                                                  .draft_ms = (double)(t1 - t0) / 1e6,
                                                  .verify_ms = (double)(t2 - t1) / 1e6,
                                                  .sample_ms = (double)(t3 - t2) / 1e6});
@@ -392,7 +407,7 @@ td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {
     *out = (spec_round){.tokens = new_tokens,
                         .n_tokens = n_new,
                         .n_drafted = x->n,
-                        .n_places = longest_path(x),
+                        .n_places = n_places,
                         .n_accepted = result.n_accepted,
                         .draft_ns = t1 - t0,
                         .verify_ns = t2 - t1,

@@ -24,8 +24,9 @@ typedef struct spec_params {
     int draft_max;          /* longest draft; 0: plain decoding */
     int width;              /* candidates for each place of a draft; 0 and 1: a chain. width * draft_max is at most
                                the max_draft of spec_open; no block verification, nor adapt, over 1 */
-    bool adapt;             /* draft_max is the most; each round takes the length that pays (length.h), by the
-                               costs of spec_set_costs */
+    bool adapt;             /* draft_max is the longest path; each round takes the length and shape that pay
+                               (length.h), of at most max_draft tokens, by the costs of spec_set_costs; under block
+                               verification a chain */
 } spec_params;
 
 typedef struct spec_round {

@@ -209,7 +209,9 @@ static td_code rig_open(rig *r, const selftest *t) {
     for (int i = 0; i < 2 && !rc; i++)
         if (!(rc = target_open(&r->t[i], t->target_model->m, &tc, t->err)))
             rc = draft_model_open(&r->d[i], t->draft_model->m, &dc, t->err);
-    return rc ? rc : spec_open(&r->s, r->t[0], r->d[0], RIG_DRAFT, t->err);
+    if (rc || (rc = spec_open(&r->s, r->t[0], r->d[0], RIG_DRAFT, t->err))) return rc;
+    spec_set_costs(r->s, &spec_length(t->session->s)->costs); /* texts came first, and measured them */
+    return TD_OK;
 }
 
 static void report_law(selftest *t, const char *name, const law *l, const int64_t *count, int64_t n,

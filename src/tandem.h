@@ -212,8 +212,9 @@ typedef struct td_generate_options {
     td_verify verify;
     int n_predict;             /* tokens at most; -1: until the context is full */
     int draft_max;             /* tokens drafted a round; 0: no speculation; <= the session's draft_max.
-                                  TD_DRAFT_AUTO: what pays, round by round (td_session_calibrate). Without a draft
-                                  model nothing is drafted */
+                                  TD_DRAFT_AUTO: what pays, round by round, further candidates for a place too where
+                                  the rule takes trees (td_session_calibrate). Without a draft model nothing is
+                                  drafted */
     int draft_width;           /* candidates for each place of a draft: over 1 a tree, of draft_max times so many
                                   tokens, <= the session's draft_max; the first one of a place goes on. Not with
                                   TD_DRAFT_AUTO, nor with TD_VERIFY_BLOCK (TD_E_UNSUPPORTED). 0 and 1: a chain */

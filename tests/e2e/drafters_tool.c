@@ -44,14 +44,14 @@ static td_code propose(draft *d, const draft_request *req, draft_proposal *out, 
     out->n = 0;
     out->q = NULL;
     for (int i = 0; i < req->max_tokens && req->n_history + i < p->n_text; i++) {
-        const draft_answer a = req->ask ? req->ask(req->user, i, 0.99f) : DRAFT_GO_ON;
+        const draft_answer a = req->ask ? req->ask(req->user, i, 0.99f) : (draft_answer){1, true};
         wait_ms(p->passes * p->pass_ms);
-        if (a == DRAFT_STOP) break;
+        if (!a.width) break;
         const int32_t next = p->text[req->n_history + i];
         out->token[i] = p->right ? next : (next + 1) % p->n_vocab;
         out->parent[i] = i - 1;
         out->n = i + 1;
-        if (a == DRAFT_LAST) break;
+        if (!a.go_on) break;
     }
     return TD_OK;
 }

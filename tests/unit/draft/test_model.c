@@ -279,7 +279,7 @@ static draft_answer listen(void *user, int i, float confidence) {
     listener *l = user;
     assert_int_equal(i, l->n);
     l->confidence[l->n++] = confidence;
-    return i == l->stop_at ? DRAFT_STOP : i == l->last_at ? DRAFT_LAST : DRAFT_GO_ON;
+    return (draft_answer){.width = i != l->stop_at, .go_on = i != l->last_at};
 }
 
 /* It is asked before each token, told the peak of its law, and obeys; what was drafted before stays as it is. */

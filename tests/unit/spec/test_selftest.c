@@ -206,6 +206,7 @@ static void audit_pair(const tiny_params *target_is, const tiny_params *draft_is
     const tiny_setup setup = {.n_ctx = 256, .max_draft = 8, .draft_ctx = 200};
     tiny_pair_open(&p, &target_model, &draft_model, &setup);
     tiny_pair_open(&shadow, &target_model, &draft_model, &setup);
+    tiny_set_costs(&p);
     const audit a = {.s = p.s,
                      .t = p.t,
                      .d = p.d,

@@ -254,3 +254,11 @@ void tiny_pair_close(tiny_pair *p) {
     target_close(p->t);
     *p = (tiny_pair){0};
 }
+
+void tiny_set_costs(tiny_pair *p) {
+    length_costs c = {.near = 8, .far = 16, .draft = 0.001f};
+    for (int i = 0; i < 2; i++)
+        for (int m = 1; m <= LENGTH_MAX + 1; m++)
+            c.verify[i][m] = 0.02f + 0.0001f * (float)m;
+    spec_set_costs(p->s, &c);
+}

@@ -53,5 +53,7 @@ void tiny_pair_open(tiny_pair *p, const tiny *target_model, const tiny *draft_mo
 void tiny_pair_close(tiny_pair *p);
 /* A drafter of the caller's making is owned by the pair from here. */
 void tiny_pair_open_with(tiny_pair *p, const tiny *target_model, draft *d, const tiny_setup *setup);
+/* For spec_params.adapt: rows and steps as good as free, so that drafts are long and wide, until clocks tell more. */
+void tiny_set_costs(tiny_pair *p);
 
 #endif
