@@ -12,7 +12,7 @@ static const double memory = 0.985;  /* of a count, at each new one: half is for
 static const double doubt = 0.8;     /* the same at each try: a text that changed shows in a few */
 static const double prior = 0.7, all_weight = 6, prior_weight = 4;
 static const double sibling_prior[LENGTH_WIDTH] = {0, 0.4, 0.3, 0.2};
-static const double first_share = 0.5; /* how far the first draft of a table moves what drafts take */
+static const double first_share = 0.5; /* how far the first times move what is expected of the next */
 
 /* Upper ends of the confidence bins, and what a draft of that confidence may be worth before anything is known. */
 static const float bin_end[LENGTH_BINS] = {0.2f, 0.35f, 0.5f, 0.65f, 0.8f, 0.9f, 0.97f, 2};
@@ -265,10 +265,11 @@ static void follow(double *drift, double over, double share) {
 
 /* A plain pass tells of the machine, a wider one of its own width as well. */
 static void learn_pass(length_model *l, int m, double ms) {
+    l->n_passes++;
     const double plain = ms / (table_ms(&l->costs, l->scope.n_pos, 1) * l->plain_drift);
     if (m == 1 || plain < 1) follow(&l->plain_drift, plain, 0.3);
     const double over = ms / (table_ms(&l->costs, l->scope.n_pos, m) * l->drift * l->row_drift[m]);
-    follow(&l->drift, over, m == 1 ? 0.1 : 0.05);
+    follow(&l->drift, over, fmax(first_share / l->n_passes, m == 1 ? 0.1 : 0.05));
     if (m > 1) follow(&l->row_drift[m], over, 0.05);
 }
 

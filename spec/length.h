@@ -39,7 +39,8 @@ enum {
 
 /* Milliseconds. */
 typedef struct length_costs {
-    int near, far;                    /* committed positions behind which passes were measured, near < far */
+    int near, far;                    /* committed positions behind which passes were measured, near < far; the same
+                                         times for both: they are taken not to grow */
     float verify[2][LENGTH_MAX + 2];  /* [near, far][m]: a target pass of m rows, 1 <= m <= LENGTH_MAX + 1 */
     float draft;                      /* one step of the draft, behind `near` */
 } length_costs;
@@ -75,7 +76,7 @@ typedef struct length_model {
     double row_ms;     /* sampling, a row */
     double credit_ms;
     double idle_ms;    /* plain decoding that has not been spent on tries yet */
-    int n_drafts;      /* rounds whose draft was timed */
+    int n_drafts, n_passes; /* timed so far */
     /* of the round at hand */
     length_scope scope; /* n_places: what the ledger covers */
     double rate;       /* tokens a millisecond that a token drafted has to be worth */

@@ -1,19 +1,21 @@
 /* What passes cost on this machine, before the first text: the table that the draft length is chosen by.
  *
- * All widths behind a short context, some behind a longer one; between them attention grows in proportion to the
+ * All widths behind a short context, some behind a longer one where there is room; between them attention grows in proportion to the
  * rows. In turns, up and down, each figure the least of its visits: what others on the machine take from a pass only
  * makes it longer, and how much they take at the moment is the drift that the length follows later. A figure stands
- * when a second visit came near to it; until then there are more visits, to a limit. For the same reason a pass is
+ * when a second visit came near it; until then there are more visits, to a limit. For the same reason a pass is
  * taken to cost no more than one of more rows. */
 #include "spec/measure.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     NEAR = 128,
     FAR = MEASURE_FAR,
-    VISITS = 3, /* of each figure; to MOST_VISITS where they disagree */
-    MOST_VISITS = 9,
+    LEAST_FAR = 1024, /* attention grows too little before, beside what the machine drifts meanwhile */
+    VISITS = 4, /* of each figure; to MOST_VISITS where they disagree */
+    MOST_VISITS = 12,
     TEXT = 16, /* the draft's, while its step is timed */
     STEPS = 8  /* of a proposal */
 };
@@ -21,7 +23,8 @@ enum {
 enum { MOST_ROWS = LENGTH_MAX + 1, N_FAR = 4 };
 
 static const int32_t text[TEXT] = {0};
-static const float near_to = 1.08f; /* the second least of the visits, over the least */
+static const float near_to = 1.05f;     /* the second least of the visits, over the least */
+static const float least_row = 0.005f; /* of T(1), that a row costs */
 
 typedef struct measuring {
     target *t;
@@ -133,6 +136,10 @@ static td_code time_all(measuring *x, int n_pos, const int *rows, int n, float *
         ms[i] = f[i].least;
         if (i + 1 < n && ms[i + 1] < ms[i]) ms[i] = ms[i + 1];
     }
+    for (int i = 1; i < n; i++) {
+        const float least = ms[i - 1] + least_row * ms[0];
+        if (ms[i] < least) ms[i] = least;
+    }
     return rc;
 }
 
@@ -158,23 +165,27 @@ td_code measure_costs(target *t, draft *d, int max_rows, length_costs *out,
     const int far_rows[N_FAR] = {1, (n + 3) / 4, (n + 1) / 2, n};
     const int room = n_ctx - n;
     measuring x = {.t = t, .d = d, .progress = progress, .user = user};
-    x.total = VISITS * (n + N_FAR + 1);
-    *out = (length_costs){.near = room < 2 * NEAR ? room / 2 : NEAR,
-                          .far = room < FAR ? room : FAR};
-    if (n < 2 || out->near < 1 || out->near >= out->far)
+    *out = (length_costs){.near = room < 2 * NEAR ? room / 2 : NEAR};
+    if (n < 2 || out->near < 1)
         return td_fail(err, TD_E_TOO_BIG,
                        "a context of %d positions is too small to measure passes in; 4 will do, or "
                        "a fixed draft length",
                        n_ctx);
+    const bool reaches = room >= LEAST_FAR;
+    x.total = VISITS * (n + 1 + (reaches ? N_FAR : 0));
+    out->far = room >= FAR ? FAR : reaches ? room : out->near + 1;
     float far_ms[N_FAR], *near_ms = out->verify[0];
     td_code rc;
     if ((rc = draft_begin(d, text, TEXT, NULL, NULL, err)) ||
         (rc = time_all(&x, out->near, NULL, n, near_ms + 1, &out->draft, err)) ||
-        (rc = time_all(&x, out->far, far_rows, N_FAR, far_ms, NULL, err)))
+        (reaches && (rc = time_all(&x, out->far, far_rows, N_FAR, far_ms, NULL, err))))
         goto done;
     for (int m = n + 1; m <= MOST_ROWS; m++) /* never asked for; no hole in the table */
         near_ms[m] = 2 * near_ms[m - 1] - near_ms[m - 2];
-    fill_far(out, far_rows, far_ms);
+    if (reaches)
+        fill_far(out, far_rows, far_ms);
+    else
+        memcpy(out->verify[1], near_ms, sizeof out->verify[1]);
 done:
     target_truncate(t, 0);
     return rc;
