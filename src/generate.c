@@ -218,12 +218,26 @@ static td_code cut(run *r, int n) {
     return rc;
 }
 
+/* A round that began at `start`, behind `before` tokens; after the cut. */
+static void tell_round(const run *r, const spec_round *round, uint64_t start, int before) {
+    const int n_new = r->st.decode_tokens > before ? r->st.decode_tokens - before : 0;
+    const td_round told = {.start_ms = ms_of(start - r->decode_begin),
+                           .draft_ms = ms_of(round->draft_ns),
+                           .verify_ms = ms_of(round->verify_ns),
+                           .sample_ms = ms_of(round->sample_ns),
+                           .drafted = round->n_drafted,
+                           .accepted = n_new < round->n_accepted ? n_new : round->n_accepted,
+                           .tokens = n_new};
+    r->opt->on_round(r->opt->user, &told);
+}
+
 /* One round and its text; sets st.stop when it is the last. */
 static td_code do_round(run *r) {
     td_session *s = r->s;
     td_stats *st = &r->st;
     spec_round round;
     const int before = st->decode_tokens, limit = r->opt->n_predict;
+    const uint64_t start = r->last;
     lib_session_lock(s);
     td_code rc = spec_step(s->s, limit < 0 ? 0 : limit - before, &round, r->err);
     lib_session_unlock(s);
@@ -236,7 +250,9 @@ static td_code do_round(run *r) {
     if (s->bytes.failed || s->held.failed)
         return td_fail(r->err, TD_E_MEMORY, "out of memory for the text of a token");
     count_round(r, &round, before, n_new);
-    return st->stop ? cut(r, n_keep) : TD_OK;
+    if (st->stop) rc = cut(r, n_keep);
+    if (!rc && r->opt->on_round) tell_round(r, &round, start, before);
+    return rc;
 }
 
 static td_code decode(run *r) {

@@ -207,6 +207,14 @@ typedef enum td_stop_reason {
 } td_stop_reason;
 TD_API const char *td_stop_reason_name(td_stop_reason r); /* "eos", "stop", "length" ... */
 
+/* A round: a draft, the pass that verifies it, the choice of tokens. Times in milliseconds. */
+typedef struct td_round {
+    double start_ms;                      /* from the end of the prefill */
+    double draft_ms, verify_ms, sample_ms;
+    int drafted, accepted;                /* tokens; a plain round has none */
+    int tokens;                           /* the accepted ones and the target's own; both less what a stop cuts off */
+} td_round;
+
 typedef struct td_generate_options {
     td_sampling sampling;
     td_verify verify;
@@ -227,6 +235,8 @@ typedef struct td_generate_options {
     bool (*on_text)(void *user, const char *text, size_t len);
     /* Prompt tokens processed so far, during a long prefill. NULL: nobody asks. */
     void (*on_prefill)(void *user, int done, int total);
+    /* Each round when it is done, behind its text; *round is valid during the call. NULL: nobody asks. */
+    void (*on_round)(void *user, const td_round *round);
     void *user;
 } td_generate_options;
 

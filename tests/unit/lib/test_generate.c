@@ -314,6 +314,57 @@ static void callback_stops(void **state) {
     close_fixture(&x);
 }
 
+typedef struct rounds {
+    td_round sum; /* start_ms: of the last */
+    int n, most_drafted;
+} rounds;
+
+static void on_round(void *user, const td_round *r) {
+    rounds *all = user;
+    assert_true(r->start_ms >= all->sum.start_ms && r->tokens >= r->accepted && r->accepted <= r->drafted);
+    all->sum.start_ms = r->start_ms;
+    all->sum.draft_ms += r->draft_ms, all->sum.verify_ms += r->verify_ms;
+    all->sum.sample_ms += r->sample_ms;
+    all->sum.drafted += r->drafted, all->sum.accepted += r->accepted;
+    all->sum.tokens += r->tokens;
+    all->n++;
+    if (r->drafted > all->most_drafted) all->most_drafted = r->drafted;
+}
+
+/* The rounds told of make up the counts of the call, whatever stops it. */
+static void rounds_are_told(void **state) {
+    (void)state;
+    fixture x;
+    reference r;
+    open_fixture(&x);
+    make_reference(&x, &r);
+    size_t at = r.begin[20];
+    while ((unsigned char)r.bytes[at] >= 0x80)
+        at++;
+    for (int k = 0; k <= 8; k += 2)
+        for (int way = 0; way < 3; way++) {
+            char stop[2] = {r.bytes[at], 0};
+            const char *stops[] = {stop};
+            rounds all = {0};
+            td_generate_options opt = greedy(k, 50, NULL);
+            opt.on_text = NULL;
+            opt.on_round = on_round;
+            opt.user = &all;
+            if (way == 1) opt.stops = stops, opt.n_stops = 1;
+            if (way == 2) opt.n_predict = 0;
+            const td_stats st = generate(&x, &opt);
+            assert_int_equal(st.stop, way == 1 ? TD_STOP_STRING : TD_STOP_LENGTH);
+            assert_true(all.n == st.rounds && all.sum.tokens == st.decode_tokens);
+            assert_true(all.sum.drafted == st.drafted && all.sum.accepted == st.accepted);
+            assert_true(all.most_drafted == (st.rounds ? k : 0) || way == 1);
+            assert_true(fabs(all.sum.draft_ms - st.draft_ms) < 1e-6);
+            assert_true(fabs(all.sum.verify_ms - st.verify_ms) < 1e-6);
+            assert_true(fabs(all.sum.sample_ms - st.sample_ms) < 1e-6);
+            assert_true(!all.n || all.sum.start_ms < st.decode_ms);
+        }
+    close_fixture(&x);
+}
+
 static void on_prefill(void *user, int done, int total) {
     fixture *x = user;
     assert_int_equal(total, 200);
@@ -521,6 +572,7 @@ int main(void) {
         cmocka_unit_test(end_tokens),
         cmocka_unit_test(full_context),
         cmocka_unit_test(callback_stops),
+        cmocka_unit_test(rounds_are_told),
         cmocka_unit_test(cancelled_prefill),
         cmocka_unit_test(cancelled_before_the_call),
         cmocka_unit_test(sampled_with_a_seed),
