@@ -143,31 +143,80 @@ typedef struct bench_interval {
 /* Of the median of v[0..n): 95 %, by the bootstrap; NAN for fewer than three. Reads v only. */
 bench_interval bench_bootstrap(const double *v, int n);
 
+/* ---- energy: RAPL's counters of the processor packages, where they can be read ---- */
+
+enum { BENCH_MAX_PACKAGES = 16 };
+
+typedef struct bench_package {
+    char zone[256];             /* its folder */
+    uint64_t last_uj, range_uj; /* of its counter, which turns to 0 behind range_uj */
+} bench_package;
+
+typedef struct bench_energy {
+    bench_package package[BENCH_MAX_PACKAGES];
+    int n_packages; /* 0: nothing can be read */
+} bench_energy;
+
+/* folder NULL: /sys/class/powercap. Of its intel-rapl:N those that are named package...; all of them can be read, or
+ * none counts. */
+void bench_energy_open(bench_energy *e, const char *folder);
+/* Joules of all packages since the last lap, or open; of everything that ran on them. NAN: none can be read. Not for
+ * laps in which a counter turns twice (an hour at 70 W). */
+double bench_energy_lap(bench_energy *e);
+
 /* ---- plain and speculating in turn ---- */
+
+/* What is timed: plain decoding, or drafts of one shape under one rule, at one temperature. */
+typedef struct bench_arm {
+    float temperature;
+    td_verify verify; /* without meaning at temperature 0 */
+    int k;            /* length of the drafts; 0: plain; TD_DRAFT_AUTO */
+    int width;        /* candidates for each place: over 1 a tree; else 1 */
+} bench_arm;
+
+/* Whether this arm's text must be that of the plain arm of its temperature. */
+bool bench_arm_repeats(const bench_arm *a);
+/* Rows of the arm's widest pass; of TD_DRAFT_AUTO 0. */
+int bench_arm_rows(const bench_arm *a);
+/* The plain arm that arm i is compared with: the last one up to i. */
+int bench_plain_of(const bench_arm *arms, int i);
+
+/* The rounds of one generation. */
+typedef struct bench_timeline {
+    td_round *rounds; /* (n), owned: free() it */
+    size_t n, cap;
+    double plain_ms; /* decode time of the plain arm's text in the same run */
+} bench_timeline;
 
 typedef struct bench_plan {
     const td_token *prompt; /* (n_prompt) */
     size_t n_prompt;
-    const int *k; /* (n_k) draft lengths; plain decoding comes on its own */
-    int n_k;
-    int n_runs; /* of each; run 1 goes plain, k[0], ..., run 2 back again, and so on */
-    const td_generate_options *generate; /* draft_max and the callbacks are set here */
+    const bench_arm *arms; /* (n_arms); each temperature's plain one before its others */
+    int n_arms;
+    int n_runs; /* of each; run 1 goes through the arms in order, run 2 back again, and so on */
+    const td_generate_options *generate; /* what an arm says, and the callbacks, are set here */
+    bench_energy *energy;                /* NULL: nobody asks */
+    bench_timeline *timeline;            /* of arm timeline_arm in run 1; NULL: nobody asks */
+    int timeline_arm;
 } bench_plan;
 
 typedef struct bench_case {
-    int k;                                     /* 0: plain */
-    bench_range tok_per_s, ratio;              /* ratio: to plain in the same run */
-    bench_interval interval;                   /* of the ratio's median */
-    double itl_ms_p50, itl_ms_p95;             /* medians over the runs */
+    bench_arm arm;
+    bench_range tok_per_s, ratio;  /* ratio: to plain_of in the same run */
+    bench_interval interval;       /* of the ratio's median */
+    double ttft_ms;                /* median over the runs that read the prompt anew: the first two */
+    double itl_ms_p50, itl_ms_p95; /* medians over the runs */
     int64_t drafted_per_pos[TD_MAX_DRAFT], accepted_per_pos[TD_MAX_DRAFT]; /* over all runs */
-    int64_t drafted, accepted, rounds, tokens; /* over all runs */
-    double draft_ms, verify_ms, sample_ms;     /* over all runs */
-    int n_tokens;                              /* of the last run */
-    bool same; /* every run gave exactly the tokens of the first plain run */
+    int64_t drafted, accepted, rounds, tokens;                             /* over all runs */
+    double draft_ms, verify_ms, sample_ms;                                 /* over all runs */
+    double joules; /* over all runs, from the end of the first round to that of the last; NAN: can't be read */
+    int64_t metered_tokens; /* tokens of that time */
+    int n_tokens;           /* of the last run */
+    bool same; /* every run gave the tokens of the first plain run of the temperature; only where bench_arm_repeats */
 } bench_case;
 
-/* cases: (1 + n_k), plain first. tick (may be NULL) is called before each generation with the
- * number done and in all; false ends with TD_E_CANCELLED, as a cancelled session does. */
+/* cases: (n_arms). tick (may be NULL) is called before each generation with the number done and in all; false ends with
+ * TD_E_CANCELLED, as a cancelled session does. */
 td_code bench_compare(td_session *s, const bench_plan *plan, bench_case *cases,
                       bool (*tick)(void *user, int done, int total), void *user, td_error *err);
 
@@ -185,26 +234,6 @@ typedef struct bench_forecast_round {
 /* The speed-up: S(k) = E[N] / (k c + v(k + 1) + o) with all of it in units of a plain round. */
 double bench_predict(const bench_forecast_round *f);
 
-/* ---- what a pass of m rows costs, against the read limit ---- */
-
-enum { BENCH_MAX_WIDTHS = TD_MAX_DRAFT + 1 };
-
-typedef struct bench_passes {
-    int n_context; /* positions behind which it was measured */
-    int n_widths, m[BENCH_MAX_WIDTHS];
-    bench_range ms[BENCH_MAX_WIDTHS];     /* over the rounds */
-    bench_range growth[BENCH_MAX_WIDTHS]; /* T(m) / T(1) of the same round */
-    bench_range read_gb_per_s;            /* the probe, between the passes */
-    bench_range decode_gb_per_s;          /* step_bytes / T(1) */
-    bench_range share; /* decode over the faster of the two probe reads around it */
-} bench_passes;
-
-/* Rounds of: read, T(1), read, then the other widths. Set n_context, n_widths and m (m[0] = 1)
- * before; the rest is written. */
-td_code bench_measure_passes(td_session *s, uint64_t step_bytes, bench_probe *probe, int n_rounds,
-                             bench_passes *out, bool (*tick)(void *user, int done, int total),
-                             void *user, td_error *err);
-
 /* ---- T(m), the time of a pass by its rows, against the roofline ---- */
 
 enum { BENCH_MAX_ROUNDS = 1000 };
@@ -215,6 +244,7 @@ typedef struct bench_cost_point {
     bench_range roofline_ms;
     bench_range over;   /* T(m) / roofline of the same round */
     bench_range growth; /* T(m) / T(1) of the same round; NAN where 1 is not among the widths */
+    bench_range share;  /* of the round's read limit that moving the bytes in T(m) takes */
     double gb_per_s;    /* weights and KV over the median */
 } bench_cost_point;
 

@@ -92,6 +92,10 @@ static double value_over(const bench_cost *c, const cost_rounds *all, int round,
 static double value_growth(const bench_cost *c, const cost_rounds *all, int round, int i) {
     return c->rows[0] == 1 ? value_ms(c, all, round, i) / value_ms(c, all, round, 0) : NAN;
 }
+static double value_share(const bench_cost *c, const cost_rounds *all, int round, int i) {
+    return ((double)c->weight_bytes + (double)c->kv_bytes) / value_ms(c, all, round, i) / 1e6 /
+           all->limits[round].read_gb_per_s;
+}
 static double value_read(const bench_cost *c, const cost_rounds *all, int round, int i) {
     (void)c, (void)i;
     return all->limits[round].read_gb_per_s;
@@ -115,7 +119,8 @@ static void sum_up(bench_cost *c, const cost_rounds *all) {
                                 .ms = over_rounds(c, all, i, value_ms),
                                 .roofline_ms = over_rounds(c, all, i, value_roofline),
                                 .over = over_rounds(c, all, i, value_over),
-                                .growth = over_rounds(c, all, i, value_growth)};
+                                .growth = over_rounds(c, all, i, value_growth),
+                                .share = over_rounds(c, all, i, value_share)};
         p->gb_per_s = ((double)c->weight_bytes + (double)c->kv_bytes) / p->ms.median / 1e6;
     }
 }

@@ -1,11 +1,9 @@
-/* tandem bench: plain against speculative decoding of the same prompts, and what the machine gives.
- * The measuring is the bench room's; here are tables and JSON. */
-#include <math.h>
+/* tandem bench: plain against speculative decoding of the same prompts, over a sweep of temperatures, rules and
+ * shapes of drafts; then what passes cost. The measuring is the bench room's; tables and JSON are bench_report.c's. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench.h"
-#include "cli/cli.h"
+#include "cli/sweep.h"
 
 /* Used when no prompt is given: code, because that is what drafts are good at and people do. */
 static const char builtin_prompt[] =
@@ -26,512 +24,311 @@ static const char builtin_prompt[] =
 
 enum { PASS_ROUNDS = 5, PROBE_BYTES = 1 << 30 };
 
-typedef struct bench {
-    cli_models models;
-    cli_prompt *prompts; /* (n_prompts), owned */
-    int n_prompts;
-    int k[TD_MAX_DRAFT + 1], n_k; /* TD_DRAFT_AUTO among them */
-    td_session *session;
-    bench_probe *probe;
-    bench_case *cases; /* (n_prompts, 1 + n_k), owned */
-    bench_case all[2 + TD_MAX_DRAFT];
-    bench_passes passes; /* of one row, and of as many as each length takes */
-    bool measured;       /* passes and draft_ms hold figures */
-    double draft_ms;     /* a step of the draft */
-    int at_prompt;
-    bool greedy, text; /* text: tables are printed */
-} bench;
-
-/* ---- prompts ---- */
-
-static int read_prompts(bench *b, const cli_args *a) {
-    if (a->prompts) return cli_prompts_read(&b->prompts, &b->n_prompts, a);
-    if (!(b->prompts = calloc(1, sizeof *b->prompts))) return cli_failed("out of memory");
-    cli_prompt *p = b->prompts;
-    b->n_prompts = 1;
+static int read_prompts(sweep *s, const cli_args *a) {
+    if (a->prompts) return cli_prompts_read(&s->prompts, &s->n_prompts, a);
+    if (!(s->prompts = calloc(1, sizeof *s->prompts))) return cli_failed("out of memory");
+    cli_prompt *p = s->prompts;
+    s->n_prompts = 1;
     if (a->prompt || a->prompt_file) return cli_prompt_read(p, a);
     p->len = sizeof builtin_prompt - 1;
     return (p->text = strdup(builtin_prompt)) ? CLI_OK : cli_failed("out of memory");
 }
 
-/* ---- the tables ---- */
+/* ---- the arms ---- */
+
+/* Each once, also where a list says something twice. */
+static void add_arm(sweep *s, bench_arm arm) {
+    for (int i = 0; i < s->n_arms; i++) {
+        const bench_arm *a = &s->arms[i];
+        if (a->temperature == arm.temperature && a->verify == arm.verify && a->k == arm.k &&
+            a->width == arm.width)
+            return;
+    }
+    s->arms[s->n_arms++] = arm;
+}
+
+static int choose_arms(sweep *s, const cli_args *a) {
+    static const int usual[] = {1, 2, 3, 4, 6, TD_DRAFT_AUTO};
+    const int *k = a->n_k ? a->k : usual;
+    const int n_k = a->n_k ? a->n_k : (int)(sizeof usual / sizeof *usual);
+    bool skipped = false;
+    s->arms = calloc((size_t)(a->n_temperatures * (1 + a->n_rules * (n_k + a->n_trees))),
+                     sizeof *s->arms);
+    if (!s->arms) return cli_failed("out of memory");
+    for (int t = 0; t < a->n_temperatures; t++) {
+        const float temperature = a->temperatures[t];
+        /* Under the rule with which a seed gives one text: the others' texts are their own anyway. */
+        add_arm(s, (bench_arm){temperature, TD_VERIFY_COUPLED, 0, 1});
+        for (int r = 0; r < (temperature == 0 ? 1 : a->n_rules); r++) {
+            const td_verify rule = cli_verify_rule(a->rules[r]);
+            for (int i = 0; i < n_k; i++)
+                add_arm(s, (bench_arm){temperature, rule, k[i], 1});
+            for (int i = 0; i < a->n_trees; i++) {
+                const cli_tree *tree = &a->trees[i];
+                if (tree->width > 1 && temperature != 0 && rule == TD_VERIFY_BLOCK)
+                    skipped = true;
+                else
+                    add_arm(s, (bench_arm){temperature, rule, tree->depth, tree->width});
+            }
+        }
+    }
+    if (skipped) cli_warn("--verify block takes drafts one token wide; its trees are left out");
+    s->timeline_arm = s->n_arms - 1;
+    for (int i = 0; i < s->n_arms; i++)
+        if (s->arms[i].k == TD_DRAFT_AUTO) s->timeline_arm = i;
+    return CLI_OK;
+}
+
+/* ---- comparing ---- */
 
 static bool tick_compare(void *user, int done, int total) {
-    const bench *b = user;
+    const sweep *s = user;
     char what[48];
-    snprintf(what, sizeof what, "prompt %d of %d", b->at_prompt + 1, b->n_prompts);
+    snprintf(what, sizeof what, "prompt %d of %d", s->at_prompt + 1, s->n_prompts);
     cli_progress(what, done, total, "generations");
     return !cli_stop_signal();
 }
 
-static bool tick_passes(void *user, int done, int total) {
-    (void)user;
-    cli_progress("measuring passes", done, total, "steps");
-    return !cli_stop_signal();
+static bool is_of(const cli_prompt *p, const char *set) {
+    return !set || (p->set && !strcmp(p->set, set));
 }
 
-static void print_models(const bench *b) {
-    const td_model *models[] = {b->models.target, b->models.draft};
-    for (int i = 0; i < 2; i++) {
-        const td_model_info *m = td_model_get_info(models[i]);
-        char size[24];
-        printf("%s   ", i ? "draft " : "target");
-        cli_print_safe(stdout, *m->name ? m->name : m->path, strlen(*m->name ? m->name : m->path),
-                       40);
-        printf(" (%s), reads %s a token\n", m->arch, cli_size(size, m->step_bytes));
+static void add_counts(bench_case *sum, const bench_case *c) {
+    for (int at = 0; at < TD_MAX_DRAFT; at++) {
+        sum->drafted_per_pos[at] += c->drafted_per_pos[at];
+        sum->accepted_per_pos[at] += c->accepted_per_pos[at];
     }
-    const int n = td_model_get_info(b->models.target)->n_threads;
-    printf("machine  %s, %d thread%s\n", b->models.cpu, n, n == 1 ? "" : "s");
+    sum->drafted += c->drafted;
+    sum->accepted += c->accepted;
+    sum->rounds += c->rounds;
+    sum->tokens += c->tokens;
+    sum->draft_ms += c->draft_ms;
+    sum->verify_ms += c->verify_ms;
+    sum->sample_ms += c->sample_ms;
+    sum->joules += c->joules;
+    sum->metered_tokens += c->metered_tokens;
+    sum->same = sum->same && c->same;
 }
 
-static void print_prompt(const bench *b, int i) {
-    const char *id = b->prompts[i].id;
-    printf("\nprompt %d of %d", i + 1, b->n_prompts);
-    if (!id) return;
-    printf(", ");
-    cli_print_safe(stdout, id, strlen(id), 20);
-}
-
-static void print_header(void) {
-    printf("    k   tok/s   lowest highest   ratio    95 %% interval  accepted  length  text\n");
-}
-
-/* "    4", " auto" */
-static const char *length_name(char buf[16], int k) {
-    if (k == TD_DRAFT_AUTO)
-        snprintf(buf, 16, "%5s", "auto");
-    else
-        snprintf(buf, 16, "%5d", k);
-    return buf;
-}
-
-static const char *interval_text(char buf[24], bench_interval v) {
-    if (isfinite(v.low))
-        snprintf(buf, 24, "%.3f to %.3f", v.low, v.high);
-    else
-        snprintf(buf, 24, "-");
-    return buf;
-}
-
-static void print_case(const bench_case *c, bool greedy) {
-    if (!c->k) {
-        printf("plain %7.2f  %7.2f %7.2f\n", c->tok_per_s.median, c->tok_per_s.min,
-               c->tok_per_s.max);
-        return;
-    }
-    char name[16], interval[24];
-    printf("%s %7.2f  %7.2f %7.2f  %6.3f  %14s  ", length_name(name, c->k), c->tok_per_s.median,
-           c->tok_per_s.min, c->tok_per_s.max, c->ratio.median,
-           interval_text(interval, c->interval));
-    printf("%6.1f %%  %6.2f  %s\n",
-           c->drafted ? 100 * (double)c->accepted / (double)c->drafted : 0.0,
-           c->rounds ? 1 + (double)c->accepted / (double)c->rounds : 0.0,
-           !greedy   ? "-"
-           : c->same ? "same"
-                     : "OTHER");
-}
-
-/* Cases over all prompts: counts are summed; medians, ranges and intervals are those of the prompts'
- * medians. One prompt's are its own. */
-static int sum_prompts(bench *b) {
-    double *speed = calloc((size_t)b->n_prompts, sizeof *speed);
-    double *ratio = calloc((size_t)b->n_prompts, sizeof *ratio);
-    double *delay = calloc(2 * (size_t)b->n_prompts, sizeof *delay);
-    for (int i = 0; speed && ratio && delay && i <= b->n_k; i++) {
-        bench_case *sum = &b->all[i];
-        double *const p50 = delay, *const p95 = delay + b->n_prompts;
-        *sum = (bench_case){.k = b->cases[i].k, .same = true};
-        for (int p = 0; p < b->n_prompts; p++) {
-            const bench_case *c = &b->cases[p * (1 + b->n_k) + i];
-            speed[p] = c->tok_per_s.median;
-            ratio[p] = c->ratio.median;
-            p50[p] = c->itl_ms_p50, p95[p] = c->itl_ms_p95;
-            for (int at = 0; at < TD_MAX_DRAFT; at++) {
-                sum->drafted_per_pos[at] += c->drafted_per_pos[at];
-                sum->accepted_per_pos[at] += c->accepted_per_pos[at];
-            }
-            sum->drafted += c->drafted;
-            sum->accepted += c->accepted;
-            sum->rounds += c->rounds;
-            sum->tokens += c->tokens;
-            sum->draft_ms += c->draft_ms;
-            sum->verify_ms += c->verify_ms;
-            sum->sample_ms += c->sample_ms;
-            sum->same = sum->same && c->same;
+/* Cases over the prompts of a set, NULL: all. Counts are summed; medians, ranges and intervals are those of the
+ * prompts' medians, a single prompt's its own. scratch: (5, n_prompts). */
+static void sum_prompts(const sweep *s, const char *set, bench_case *out, double *scratch) {
+    double *v[5];
+    for (int f = 0; f < 5; f++)
+        v[f] = scratch + f * s->n_prompts;
+    for (int i = 0; i < s->n_arms; i++) {
+        const bench_case *only = NULL;
+        bench_case sum = {.arm = s->arms[i], .same = true};
+        int n = 0;
+        for (int p = 0; p < s->n_prompts; p++) {
+            if (!is_of(&s->prompts[p], set)) continue;
+            const bench_case *c = only = &s->cases[p * s->n_arms + i];
+            v[0][n] = c->tok_per_s.median, v[1][n] = c->ratio.median, v[2][n] = c->ttft_ms;
+            v[3][n] = c->itl_ms_p50, v[4][n] = c->itl_ms_p95;
+            add_counts(&sum, c);
+            n++;
         }
-        sum->interval = b->n_prompts == 1 ? b->cases[i].interval
-                                          : bench_bootstrap(ratio, b->n_prompts);
-        sum->tok_per_s = b->n_prompts == 1 ? b->cases[i].tok_per_s
-                                           : bench_range_of(speed, b->n_prompts);
-        sum->ratio = b->n_prompts == 1 ? b->cases[i].ratio : bench_range_of(ratio, b->n_prompts);
-        sum->itl_ms_p50 = bench_range_of(p50, b->n_prompts).median;
-        sum->itl_ms_p95 = bench_range_of(p95, b->n_prompts).median;
+        sum.interval = bench_bootstrap(v[1], n);
+        sum.tok_per_s = bench_range_of(v[0], n);
+        sum.ratio = bench_range_of(v[1], n);
+        sum.ttft_ms = bench_range_of(v[2], n).median;
+        sum.itl_ms_p50 = bench_range_of(v[3], n).median;
+        sum.itl_ms_p95 = bench_range_of(v[4], n).median;
+        out[i] = n == 1 ? *only : sum;
     }
-    const bool ok = speed && ratio && delay;
-    free(speed);
-    free(ratio);
-    free(delay);
+}
+
+/* The sets that prompts carry, in the order they come. */
+static bool find_sets(sweep *s) {
+    if (!(s->sets = calloc((size_t)s->n_prompts, sizeof *s->sets))) return false;
+    for (int p = 0; p < s->n_prompts; p++) {
+        const char *name = s->prompts[p].set;
+        int at = 0;
+        if (!name) continue;
+        while (at < s->n_sets && strcmp(s->sets[at].name, name))
+            at++;
+        if (at == s->n_sets) {
+            s->sets[s->n_sets++].name = name;
+            if (!(s->sets[at].cases = calloc((size_t)s->n_arms, sizeof *s->all))) return false;
+        }
+        s->sets[at].n_prompts++;
+    }
+    return true;
+}
+
+static int sum_up(sweep *s) {
+    double *scratch = calloc(5 * (size_t)s->n_prompts, sizeof *scratch);
+    const bool ok = scratch && (s->all = calloc((size_t)s->n_arms, sizeof *s->all)) && find_sets(s);
+    if (ok) sum_prompts(s, NULL, s->all, scratch);
+    for (int i = 0; i < s->n_sets && ok; i++)
+        sum_prompts(s, s->sets[i].name, s->sets[i].cases, scratch);
+    free(scratch);
     return ok ? CLI_OK : cli_failed("out of memory");
 }
 
-static int compare(bench *b, const cli_args *a) {
+static int compare(sweep *s, const cli_args *a) {
     td_generate_options opt;
     cli_generate_options(&opt, a);
-    b->cases = calloc((size_t)b->n_prompts * (size_t)(1 + b->n_k), sizeof *b->cases);
-    if (!b->cases) return cli_failed("out of memory");
-    for (int p = 0; p < b->n_prompts; p++) {
-        bench_case *cases = b->cases + p * (1 + b->n_k);
-        const bench_plan plan = {.prompt = b->prompts[p].tokens,
-                                 .n_prompt = b->prompts[p].n,
-                                 .k = b->k,
-                                 .n_k = b->n_k,
+    s->cases = calloc((size_t)s->n_prompts * (size_t)s->n_arms, sizeof *s->cases);
+    if (!s->cases) return cli_failed("out of memory");
+    bench_energy_open(&s->energy, NULL);
+    for (int p = 0; p < s->n_prompts; p++) {
+        const bench_plan plan = {.prompt = s->prompts[p].tokens,
+                                 .n_prompt = s->prompts[p].n,
+                                 .arms = s->arms,
+                                 .n_arms = s->n_arms,
                                  .n_runs = a->n_runs,
-                                 .generate = &opt};
+                                 .generate = &opt,
+                                 .energy = &s->energy,
+                                 .timeline = p ? NULL : &s->timeline,
+                                 .timeline_arm = s->timeline_arm};
         td_error err;
-        b->at_prompt = p;
-        const td_code rc = bench_compare(b->session, &plan, cases, tick_compare, b, &err);
+        s->at_prompt = p;
+        const td_code rc =
+            bench_compare(s->session, &plan, s->cases + p * s->n_arms, tick_compare, s, &err);
         cli_progress_end();
         if (rc) return cli_error(&err);
-        if (!b->text) continue;
-        print_prompt(b, p);
-        printf(": %zu tokens, then %d; %d run%s of each\n", plan.n_prompt, cases[0].n_tokens,
-               a->n_runs, a->n_runs == 1 ? "" : "s");
-        print_header();
-        for (int i = 0; i <= b->n_k; i++)
-            print_case(&cases[i], b->greedy);
-        fflush(stdout);
+        if (a->format == CLI_TEXT) sweep_print_prompt(s, p);
     }
-    const int rc = sum_prompts(b);
-    if (rc || b->n_prompts == 1 || !b->text) return rc;
-    printf("\nall %d prompts (their medians)\n", b->n_prompts);
-    print_header();
-    for (int i = 0; i <= b->n_k; i++)
-        print_case(&b->all[i], b->greedy);
-    return CLI_OK;
+    return sum_up(s);
 }
 
-static void print_passes(const bench *b) {
-    const bench_passes *p = &b->passes;
-    char size[24];
-    printf("\nread limit    %6.1f GB/s (highest; median %.1f), measured between the passes\n",
-           p->read_gb_per_s.max, p->read_gb_per_s.median);
-    printf("plain decode  %6.1f GB/s: %s a token in %.1f ms, %d positions before it\n",
-           p->decode_gb_per_s.median,
-           cli_size(size, td_model_get_info(b->models.target)->step_bytes), p->ms[0].median,
-           p->n_context);
-    printf("share         %6.0f %% of the limit (%.0f to %.0f)\n", 100 * p->share.median,
-           100 * p->share.min, 100 * p->share.max);
-    printf("draft         %6.1f ms a token, %.2f of a plain pass\n", b->draft_ms,
-           b->draft_ms / p->ms[0].median);
-}
+/* ---- what passes cost ---- */
 
-/* T(m) of the passes that were measured; NAN for another width. */
-static double pass_ms(const bench *b, int m) {
-    for (int i = 0; i < b->passes.n_widths; i++)
-        if (b->passes.m[i] == m) return b->passes.ms[i].median;
-    return NAN;
-}
-
-/* What S(k) makes of the costs, with the tokens a round that this length committed. NAN for auto. */
-static double predicted(const bench *b, const bench_case *c) {
-    const bench_case *plain = &b->all[0];
-    if (!b->measured || c->k <= 0 || !c->rounds || !plain->rounds) return NAN;
-    const bench_forecast_round f = {.k = c->k,
-                                    .tokens = 1 + (double)c->accepted / (double)c->rounds,
-                                    .plain_ms = pass_ms(b, 1),
-                                    .verify_ms = pass_ms(b, c->k + 1),
-                                    .draft_ms = b->draft_ms,
-                                    .plain_sample_ms = plain->sample_ms / (double)plain->rounds,
-                                    .sample_ms = c->sample_ms / (double)c->rounds};
-    return bench_predict(&f);
-}
-
-static void print_lengths(const bench *b) {
-    printf("\n    k    T(k+1)  to T(1)   predicted  measured     off   draft verify sampling\n");
-    for (int i = 0; i <= b->n_k; i++) {
-        const bench_case *c = &b->all[i];
-        const double ms = c->draft_ms + c->verify_ms + c->sample_ms, s = predicted(b, c);
-        char name[16];
-        if (c->k >= 0)
-            printf("%s %6.1f ms %8.2f", c->k ? length_name(name, c->k) : "plain",
-                   pass_ms(b, c->k + 1), pass_ms(b, c->k + 1) / pass_ms(b, 1));
-        else
-            printf("%s %9s %8s", length_name(name, c->k), "-", "-");
-        if (isfinite(s))
-            printf("  %10.3f %9.3f %+6.1f %%", s, c->ratio.median, 100 * (s / c->ratio.median - 1));
-        else
-            printf("  %10s %9.3f %8s", "-", c->ratio.median, "-");
-        printf(" %5.0f %% %4.0f %% %6.0f %%\n", 100 * c->draft_ms / ms, 100 * c->verify_ms / ms,
-               100 * c->sample_ms / ms);
-    }
-}
-
-/* The sentence that everything else is for. */
-static void print_verdict(const bench *b) {
-    int best = 0;
-    char name[16], interval[24];
-    for (int i = 1; i <= b->n_k; i++)
-        if (!best || b->all[i].ratio.median > b->all[best].ratio.median) best = i;
-    const bench_case *c = &b->all[best];
-    const char *k = length_name(name, c->k);
-    k += strspn(k, " ");
-    interval_text(interval, c->interval);
-    const bool known = isfinite(c->interval.low);
-    if (c->k == TD_DRAFT_AUTO && !c->drafted)
-        printf("\nDo not speculate here: no length is faster than plain decoding; -k auto drafts nothing.\n");
-    else if (c->ratio.median <= 1 || (known && c->interval.high <= 1))
-        printf("\nDo not speculate here: the best length, %s, gives %.2f of plain decoding (%s).\n", k,
-               c->ratio.median, interval);
-    else if (known && c->interval.low <= 1)
-        printf("\nNot certain to pay: the best length, %s, gives %.2f times plain decoding, but the\n"
-               "interval (%s) holds 1. More prompts or --runs would tell.\n",
-               k, c->ratio.median, interval);
-    else
-        printf("\nBest here: -k %s, %.2f times plain decoding (%s).\n", k, c->ratio.median,
-               known ? interval : "of too few runs for an interval");
-}
-
-/* One row, and what every length takes; each once, ascending. */
-static int choose_widths(const bench *b, int m[BENCH_MAX_WIDTHS]) {
+/* One row, and what every arm takes; each once, ascending. */
+static int choose_rows(const sweep *s, int rows[TD_MAX_DRAFT + 1]) {
     int n = 0;
-    for (int rows = 1; rows <= TD_MAX_DRAFT + 1; rows++) {
-        bool wanted = rows == 1;
-        for (int i = 0; i < b->n_k; i++)
-            wanted = wanted || b->k[i] + 1 == rows;
-        if (wanted) m[n++] = rows;
+    for (int m = 1; m <= TD_MAX_DRAFT + 1; m++) {
+        bool wanted = false;
+        for (int i = 0; i < s->n_arms; i++)
+            wanted = wanted || bench_arm_rows(&s->arms[i]) == m;
+        if (wanted) rows[n++] = m;
     }
     return n;
 }
 
-static int measure(bench *b) {
-    const td_model_info *m = td_model_get_info(b->models.target);
-    bench_passes *p = &b->passes;
+static int measure(sweep *s, const cli_args *a) {
+    bench_cost *c = &s->passes;
+    bench_sizes sizes;
     td_error err;
-    p->n_widths = choose_widths(b, p->m);
-    const int room = td_session_n_ctx(b->session) - p->m[p->n_widths - 1] - 8;
+    int rc = cli_model_sizes(&sizes, a->model, s->models.target);
+    if (rc) return rc;
+    *c = (bench_cost){.rows = s->rows,
+                      .n_rows = choose_rows(s, s->rows),
+                      .n_rounds = PASS_ROUNDS,
+                      .points = s->points};
+    const int room = td_session_n_ctx(s->session) - s->rows[c->n_rows - 1] - 8;
     double middle = 0; /* where the texts were, on average */
-    for (int i = 0; i < b->n_prompts; i++)
-        middle += ((double)b->prompts[i].n + b->cases[i * (1 + b->n_k)].n_tokens / 2.0) / b->n_prompts;
-    p->n_context = middle < room ? (int)middle : room;
-    if (p->n_context < 1) {
+    for (int p = 0; p < s->n_prompts; p++)
+        middle += ((double)s->prompts[p].n + s->cases[p * s->n_arms].n_tokens / 2.0) / s->n_prompts;
+    c->n_context = middle < room ? (int)middle : room;
+    if (c->n_context < 1) {
         cli_warn("the context is too small to measure passes in; leaving that out");
         return CLI_OK;
     }
-    if (bench_probe_open(&b->probe, m->n_threads, PROBE_BYTES, &err)) {
-        cli_warn("%s; leaving the read limit out", err.msg);
+    cli_cost_sizes(c, &sizes, a);
+    const int n_threads = td_model_get_info(s->models.target)->n_threads;
+    if (bench_probe_open(&s->probe, n_threads, PROBE_BYTES, &err)) {
+        cli_warn("%s; leaving the cost of passes out", err.msg);
         return CLI_OK;
     }
-    td_code rc = bench_measure_passes(b->session, m->step_bytes, b->probe, PASS_ROUNDS, p, tick_passes,
-                                      b, &err);
-    if (!rc) rc = td_measure_draft(b->session, p->n_context, PASS_ROUNDS, &b->draft_ms, &err);
+    td_code code = bench_measure_cost(s->session, s->probe, c, cli_tick, NULL, &err);
+    if (!code) code = td_measure_draft(s->session, c->n_context, PASS_ROUNDS, &s->draft_ms, &err);
     cli_progress_end();
-    if (rc) return cli_error(&err);
-    b->measured = true;
+    if (code) return cli_error(&err);
+    s->measured = true;
     return CLI_OK;
-}
-
-static void print_summary(const bench *b) {
-    if (b->measured) {
-        print_passes(b);
-        print_lengths(b);
-    }
-    print_verdict(b);
-}
-
-/* ---- JSON ---- */
-
-static json_t *json_range(bench_range r) {
-    return json_pack("{s:o, s:o, s:o}", "median", cli_json_number(r.median), "min",
-                     cli_json_number(r.min), "max", cli_json_number(r.max));
-}
-
-static json_t *json_case(const bench_case *c, bool greedy) {
-    json_t *k = c->k == TD_DRAFT_AUTO ? json_string("auto") : json_integer(c->k);
-    json_t *drafted = json_array(), *accepted = json_array();
-    for (int i = 0; i < TD_MAX_DRAFT && c->drafted_per_pos[i]; i++) {
-        json_array_append_new(drafted, json_integer(c->drafted_per_pos[i]));
-        json_array_append_new(accepted, json_integer(c->accepted_per_pos[i]));
-    }
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:f, "
-                     "s:f, s:f, s:o}",
-                     "k", k, "tok_per_s", json_range(c->tok_per_s), "ratio", json_range(c->ratio),
-                     "ratio_low", cli_json_number(c->interval.low), "ratio_high",
-                     cli_json_number(c->interval.high),
-                     "drafted", (json_int_t)c->drafted, "accepted", (json_int_t)c->accepted,
-                     "acceptance_rate",
-                     cli_json_number(c->drafted ? (double)c->accepted / (double)c->drafted : NAN),
-                     "acceptance_length",
-                     cli_json_number(c->rounds ? 1 + (double)c->accepted / (double)c->rounds : NAN),
-                     "drafted_per_pos", drafted, "accepted_per_pos", accepted, "itl_ms_p50", cli_json_number(c->itl_ms_p50),
-                     "itl_ms_p95", cli_json_number(c->itl_ms_p95), "passes", (json_int_t)c->rounds, "tokens", (json_int_t)c->tokens, "draft_ms",
-                     c->draft_ms, "verify_ms", c->verify_ms, "sample_ms", c->sample_ms, "same_text",
-                     greedy ? json_boolean(c->same) : json_null());
-}
-
-static json_t *json_cases(const bench *b, const bench_case *cases) {
-    json_t *list = json_array();
-    for (int i = 0; i <= b->n_k; i++)
-        json_array_append_new(list, json_case(&cases[i], b->greedy));
-    return list;
-}
-
-static json_t *json_passes(const bench *b) {
-    const bench_passes *p = &b->passes;
-    if (!b->measured) return json_null();
-    json_t *list = json_array();
-    for (int i = 0; i < p->n_widths; i++)
-        json_array_append_new(list, json_pack("{s:i, s:o, s:o}", "rows", p->m[i], "ms",
-                                              json_range(p->ms[i]), "to_one_row",
-                                              json_range(p->growth[i])));
-    json_t *predictions = json_array();
-    for (int i = 0; i <= b->n_k; i++)
-        json_array_append_new(predictions, cli_json_number(predicted(b, &b->all[i])));
-    return json_pack("{s:i, s:f, s:o, s:o, s:o, s:o, s:o}", "context", p->n_context, "draft_ms",
-                     b->draft_ms, "predicted", predictions, "read_gb_per_s",
-                     json_range(p->read_gb_per_s), "decode_gb_per_s",
-                     json_range(p->decode_gb_per_s), "share_of_read_limit", json_range(p->share),
-                     "widths", list);
-}
-
-static json_t *to_json(const bench *b, const cli_args *a) {
-    json_t *prompts = json_array();
-    for (int i = 0; i < b->n_prompts; i++) {
-        const cli_prompt *p = &b->prompts[i];
-        json_array_append_new(prompts,
-                              json_pack("{s:o, s:o, s:o, s:i, s:o}", "id", cli_json_text(p->id),
-                                        "set", cli_json_text(p->set), "lang",
-                                        cli_json_text(p->lang), "prompt_tokens", (int)p->n, "cases",
-                                        json_cases(b, b->cases + i * (1 + b->n_k))));
-    }
-    return json_pack("{s:o, s:o, s:i, s:i, s:f, s:o, s:o, s:o, s:o}", "target",
-                     cli_json_model(b->models.target), "draft", cli_json_model(b->models.draft),
-                     "n_predict", a->n_predict, "runs", a->n_runs, "temperature",
-                     (double)a->sampling.temperature, "prompts", prompts, "all",
-                     json_cases(b, b->all), "passes", json_passes(b), "versions",
-                     cli_json_versions(b->models.cpu));
-}
-
-/* ---- a row for each length ---- */
-
-static void print_rows(const bench *b, cli_format format) {
-    static const char *const names[] = {"k",          "tok_per_s",  "speed_up", "low",      "high",
-                                        "predicted",  "acceptance", "length",   "drafted",  "wasted",
-                                        "draft_ms",   "verify_ms",  "sample_ms", "itl_ms_p50",
-                                        "itl_ms_p95", "same_text"};
-    enum { N_NAMES = sizeof names / sizeof *names, N_NUMBERS = N_NAMES - 2 };
-    const bool md = format == CLI_MD;
-    const char *between = md ? " | " : ",", *begin = md ? "| " : "", *end = md ? " |" : "";
-    for (int i = 0; i < N_NAMES; i++)
-        printf("%s%s", i ? between : begin, names[i]);
-    printf("%s\n", end);
-    for (int i = 0; i < N_NAMES && md; i++)
-        printf(i ? " --- |" : "| --- |");
-    if (md) putchar('\n');
-    for (int i = 0; i <= b->n_k; i++) {
-        const bench_case *c = &b->all[i];
-        char name[16];
-        const double v[N_NUMBERS] = {c->tok_per_s.median,
-                                     c->ratio.median,
-                                     c->interval.low,
-                                     c->interval.high,
-                                     predicted(b, c),
-                                     c->drafted ? (double)c->accepted / (double)c->drafted : NAN,
-                                     c->rounds ? 1 + (double)c->accepted / (double)c->rounds : NAN,
-                                     (double)c->drafted,
-                                     (double)(c->drafted - c->accepted),
-                                     c->draft_ms,
-                                     c->verify_ms,
-                                     c->sample_ms,
-                                     c->itl_ms_p50,
-                                     c->itl_ms_p95};
-        const char *k = length_name(name, c->k);
-        printf("%s%s", begin, k + strspn(k, " "));
-        for (int j = 0; j < N_NUMBERS; j++) {
-            printf("%s", between);
-            if (isfinite(v[j])) printf("%.6g", v[j]);
-        }
-        printf("%s%s%s\n", between, !b->greedy ? "" : c->same ? "true" : "false", end);
-    }
-}
-
-static void print_all(const bench *b, const cli_args *a) {
-    if (a->format == CLI_TEXT)
-        print_summary(b);
-    else if (a->format != CLI_JSON)
-        print_rows(b, a->format);
 }
 
 /* ---- the command ---- */
 
-static int open_session(bench *b, const cli_args *a) {
+static int open_session(sweep *s, const cli_args *a) {
     size_t longest = 0;
     int draft_max = TD_AUTO_MAX_DRAFT;
+    bool adapts = false;
     td_error err;
-    for (int i = 0; i < b->n_k; i++)
-        if (b->k[i] > draft_max) draft_max = b->k[i];
-    for (int p = 0; p < b->n_prompts; p++)
-        if (b->prompts[p].n > longest) longest = b->prompts[p].n;
+    for (int i = 0; i < s->n_arms; i++) {
+        const int rows = bench_arm_rows(&s->arms[i]);
+        if (rows - 1 > draft_max) draft_max = rows - 1;
+        adapts = adapts || s->arms[i].k == TD_DRAFT_AUTO;
+    }
+    for (int p = 0; p < s->n_prompts; p++)
+        if (s->prompts[p].n > longest) longest = s->prompts[p].n;
     /* Room for the longest prompt with its text, and for the widest pass behind it. */
     const size_t need = longest + (size_t)a->n_predict + (size_t)draft_max + 10;
     const td_session_options opt = {
-        .n_ctx = a->n_ctx == 0  ? td_model_get_info(b->models.target)->n_ctx_train
+        .n_ctx = a->n_ctx == 0  ? td_model_get_info(s->models.target)->n_ctx_train
                  : a->n_ctx > 0 ? a->n_ctx
                                 : (int)(need < 1000000000 ? need : 1000000000),
         .cache_type_k = a->cache_type_k,
         .cache_type_v = a->cache_type_v,
         .draft_max = draft_max};
-    if (td_session_open(&b->session, b->models.target, b->models.draft, &opt, &err))
+    if (td_session_open(&s->session, s->models.target, s->models.draft, &opt, &err))
         return cli_error(&err);
-    return b->k[b->n_k - 1] == TD_DRAFT_AUTO ? cli_calibrate(b->session, a) : CLI_OK;
+    return adapts ? cli_calibrate(s->session, a) : CLI_OK;
 }
 
-static int prepare(bench *b, const cli_args *a) {
+static int prepare(sweep *s, const cli_args *a) {
     int rc;
-    if ((rc = cli_json_check(a->json)) || (rc = read_prompts(b, a))) return rc;
-    static const int usual[] = {1, 2, 3, 4, 6, TD_DRAFT_AUTO};
-    b->n_k = a->n_k ? a->n_k : (int)(sizeof usual / sizeof *usual);
-    memcpy(b->k, a->n_k ? a->k : usual, (size_t)b->n_k * sizeof *b->k);
-    b->text = a->format == CLI_TEXT;
-    b->greedy = a->sampling.temperature == 0;
-    cli_stop_init();
-    if ((rc = cli_models_open(&b->models, a, true)) || (rc = cli_check_bias(a, b->models.target)))
+    if ((rc = cli_json_check(a->json)) || (rc = read_prompts(s, a)) || (rc = choose_arms(s, a)))
         return rc;
-    for (int p = 0; p < b->n_prompts; p++)
-        if ((rc = cli_prompt_encode(&b->prompts[p], a, b->models.target))) return rc;
-    return open_session(b, a);
+    cli_stop_init();
+    if ((rc = cli_models_open(&s->models, a, true)) || (rc = cli_check_bias(a, s->models.target)))
+        return rc;
+    for (int p = 0; p < s->n_prompts; p++)
+        if ((rc = cli_prompt_encode(&s->prompts[p], a, s->models.target))) return rc;
+    return open_session(s, a);
 }
 
-static void close_bench(bench *b) {
-    bench_probe_close(&b->probe);
-    td_session_close(&b->session);
-    cli_models_close(&b->models);
-    for (int p = 0; p < b->n_prompts; p++)
-        cli_prompt_close(&b->prompts[p]);
-    free(b->prompts);
-    free(b->cases);
+static int check_texts(const sweep *s) {
+    for (int i = 0; i < s->n_arms; i++) {
+        const bench_arm *a = &s->arms[i];
+        char name[24];
+        if (!a->k || !bench_arm_repeats(a) || s->all[i].same) continue;
+        return cli_failed("speculation changed the text (%s, temperature %g): please report this",
+                          sweep_arm_name(name, s, a), (double)a->temperature);
+    }
+    return CLI_OK;
+}
+
+static void close_sweep(sweep *s) {
+    bench_probe_close(&s->probe);
+    td_session_close(&s->session);
+    cli_models_close(&s->models);
+    for (int p = 0; p < s->n_prompts; p++)
+        cli_prompt_close(&s->prompts[p]);
+    for (int i = 0; i < s->n_sets; i++)
+        free(s->sets[i].cases);
+    free(s->prompts);
+    free(s->arms);
+    free(s->cases);
+    free(s->all);
+    free(s->sets);
+    free(s->timeline.rounds);
 }
 
 int cli_bench(cli_args *a) {
-    bench b = {0};
+    sweep s = {.args = a};
     int rc;
     if (a->mode != CLI_COMPARE) return cli_measure(a);
     if (a->sampling.seed == UINT64_MAX) a->sampling.seed = 1; /* the same tokens each run */
     cli_progress_init(!a->no_progress);
-    if ((rc = prepare(&b, a))) goto fail;
-    if (b.text) print_models(&b);
-    cli_stop_session(b.session);
-    if (!(rc = compare(&b, a)) && !(rc = measure(&b))) print_all(&b, a);
+    if ((rc = prepare(&s, a))) goto fail;
+    if (a->format == CLI_TEXT) sweep_print_models(&s);
+    cli_stop_session(s.session);
+    if (!(rc = compare(&s, a))) rc = measure(&s, a);
     cli_stop_session(NULL);
-    if (!rc && a->print_json) rc = cli_json_print(to_json(&b, a));
+    if (rc) goto fail;
+    if (a->format == CLI_TEXT)
+        sweep_print_summary(&s);
+    else if (a->format == CLI_JSON)
+        rc = cli_json_print(sweep_json(&s));
+    else
+        sweep_print_rows(&s);
     if (!rc) rc = cli_finish_stdout();
-    if (!rc && a->json) rc = cli_json_write(a->json, to_json(&b, a));
-    for (int i = 1; i <= b.n_k && !rc && b.greedy; i++)
-        if (!b.all[i].same)
-            rc = b.all[i].k == TD_DRAFT_AUTO
-                     ? cli_failed("speculation changed the text (k auto): please report this")
-                     : cli_failed("speculation changed the text (k %d): please report this",
-                                  b.all[i].k);
+    if (!rc && a->json) rc = cli_json_write(a->json, sweep_json(&s));
+    if (!rc) rc = check_texts(&s);
 fail:
-    close_bench(&b);
+    close_sweep(&s);
     return rc;
 }

@@ -17,6 +17,7 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_MISUSE = 2, CLI_SIGNAL = 128 /* + the sig
 
 enum {
     CLI_LIST_MAX = 256,   /* --stop, --logit-bias, bench's -k: at most so many each */
+    CLI_SWEEP_MAX = 16,   /* bench's temperatures, rules, trees: the same */
     CLI_ROWS_MAX = 512,   /* --rows: rows of the widest product */
     CLI_BENCH_RUNS = 4,   /* even: as many runs begin with plain as with speculation */
     CLI_MEASURE_RUNS = 5, /* of --roofline, --kernels and --cost */
@@ -49,6 +50,10 @@ typedef enum cli_verify {
     CLI_VERIFY_COUPLED
 } cli_verify;
 
+typedef struct cli_tree {
+    int width, depth; /* candidates a place, places */
+} cli_tree;
+
 /* Everything the options can say; unset pointers are NULL. Strings are argv's own, or are freed by
  * cli_args_free where --escape rewrote them. */
 typedef struct cli_args {
@@ -72,6 +77,11 @@ typedef struct cli_args {
     int draft_width, draft_depth; /* --draft-tree; 0: not given */
     int n_bias, n_stops, n_k; /* n_k 0: draft_max, the library's default */
     int draft_max;
+    /* bench's sweeps, one value or more each but for trees; the values alone are then the last of them */
+    float temperatures[CLI_SWEEP_MAX];
+    cli_verify rules[CLI_SWEEP_MAX];
+    cli_tree trees[CLI_SWEEP_MAX];
+    int n_temperatures, n_rules, n_trees;
     int n_runs;
     /* measuring: rows and contexts are (n_rows), (n_contexts), ascending; none: the mode's own */
     cli_mode mode;
@@ -104,6 +114,8 @@ void cli_args_free(cli_args *a);
 const char *cli_kv_type_name(td_kv_type type);
 /* The rule in use: "greedy", "token" ... */
 const char *cli_verify_name(const cli_args *a);
+/* Greedy and default are block: what they verify is not sampled, or has been settled. */
+td_verify cli_verify_rule(cli_verify rule);
 /* Of a value in the caches that -ctk and -ctv ask for, K and V taken as equally wide. */
 double cli_kv_bits(const cli_args *a);
 
@@ -117,6 +129,8 @@ int cli_selftest(cli_args *a);
 
 /* ---- help.c ---- */
 
+/* Prints text from column `at` (the cursor stands there), continued at column `indent`; ends the line. */
+void cli_print_wrapped(FILE *f, const char *text, int at, int indent);
 void cli_print_usage(FILE *f);
 void cli_print_help(FILE *f); /* tandem --help */
 void cli_print_command_help(FILE *f, cli_command command);
@@ -242,6 +256,8 @@ void cli_generate_options(td_generate_options *opt, const cli_args *a);
 
 typedef struct bench_probe bench_probe;
 typedef struct bench_sizes bench_sizes;
+typedef struct bench_cost bench_cost;
+typedef struct bench_range bench_range;
 
 /* The probe of this machine, with -t threads. */
 int cli_probe_open(bench_probe **probe, const cli_args *a);
@@ -249,6 +265,11 @@ int cli_probe_open(bench_probe **probe, const cli_args *a);
 bool cli_tick(void *user, const char *what, int done, int total);
 /* Of a model whose architecture is known. */
 void cli_file_sizes(bench_sizes *out, const td_file *f);
+/* Of the file at `path` as it lies in memory, loaded as m. */
+int cli_model_sizes(bench_sizes *out, const char *path, const td_model *m);
+/* Fills in what a pass behind c->n_context positions reads and multiplies. */
+void cli_cost_sizes(bench_cost *c, const bench_sizes *s, const cli_args *a);
+json_t *cli_json_range(const bench_range *r);
 
 /* ---- the meters (report.c) ---- */
 

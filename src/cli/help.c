@@ -28,16 +28,17 @@ static const struct {
      "tandem bench --cost -m MODEL [-c LIST] [--rows LIST] [options]\n"
      "tandem bench --roofline | --kernels [--type LIST] [--rows LIST] [options]",
      "measure here: plain against speculative decoding, passes, kernels",
-     "Loads both models once and generates the same tokens plainly and with each draft length in "
-     "turn, "
-     "back and forth, so that a change of the machine's speed meets both. Prints tokens a second, "
-     "the "
-     "ratio to plain decoding in the same run with a 95 % interval, what share of the drafted "
-     "tokens was accepted, and whether the tokens were the same (--temp 0, the default). Then it "
-     "measures how fast this machine reads memory, how much of that plain decoding uses, what the "
-     "pass of each length and a step of the draft cost, and what speed-up these predict; last it "
-     "names the best length, or says that speculation does not pay here. Without a prompt a "
-     "built-in one is used.\n\n"
+     "Loads both models once and generates the same tokens plainly and with each draft in turn, "
+     "back and forth, so that a change of the machine's speed meets all alike. Lists for --temp, "
+     "--verify, -k and --draft-tree make a sweep; each temperature has its own plain decoding. "
+     "Prints tokens a second, the ratio to plain decoding in the same run with a 95 % interval, "
+     "what share of the drafted tokens was accepted, and whether the tokens were the same, as "
+     "they must be with --temp 0, the default, and under --verify coupled; with several sets of "
+     "prompts also set by set. Then it measures how fast this machine reads and multiplies, how "
+     "much of that plain decoding uses, what the pass of each draft costs beside its roofline, "
+     "and what speed-up these predict; the time to the first token and between tokens, and, where "
+     "the processor's counters can be read, joules a token; last it names the best draft, or says "
+     "that speculation does not pay here. Without a prompt a built-in one is used.\n\n"
      "--roofline measures the limits of the machine's threads: B, what they read from memory over "
      "a "
      "gigabyte in huge pages; I, the multiply-adds of the widest int8 dot instruction of the "
@@ -142,8 +143,7 @@ const char *cli_nearest(const char *word, const char *const *words, int n) {
     return best;
 }
 
-/* Prints text from column `at` (the cursor stands there), continued at column `indent`. */
-static void wrap(FILE *f, const char *text, int at, int indent) {
+void cli_print_wrapped(FILE *f, const char *text, int at, int indent) {
     bool first = true;
     while (*text) {
         const size_t n = strcspn(text, " \n");
@@ -185,7 +185,7 @@ static void print_option(FILE *f, const cli_option_text *o) {
         fprintf(f, "  %s\n%*s", names, NAMES, "");
     else
         fprintf(f, "  %-*s", NAMES - 2, names);
-    wrap(f, o->help, NAMES, NAMES);
+    cli_print_wrapped(f, o->help, NAMES, NAMES);
 }
 
 void cli_print_usage(FILE *f) {
@@ -196,7 +196,7 @@ void cli_print_usage(FILE *f) {
 }
 
 void cli_print_help(FILE *f) {
-    wrap(f,
+    cli_print_wrapped(f,
          "Tandem runs language models (GGUF files) with exact speculative decoding: a small draft "
          "model "
          "proposes tokens, the target checks all of them in one pass, and the text stays exactly "
@@ -212,12 +212,13 @@ void cli_print_help(FILE *f) {
                "  tandem run -m target.gguf --chat -p 'Why is the sky blue?'\n"
                "  git diff | tandem run -m target.gguf -md draft.gguf --chat -p - --temp 0\n"
                "  tandem bench -m target.gguf -md draft.gguf -k 2,4,8 --prompts code,prose\n"
+               "  tandem bench -m target.gguf -md draft.gguf --temp 0,0.8 --draft-tree 2x3\n"
                "  tandem bench --cost -m target.gguf -c 512 --rows 1-9\n"
                "  tandem plan -m target.gguf -md draft.gguf --acceptance 0.8 --gpu H100\n"
                "  tandem inspect target.gguf\n\n");
-    wrap(f, "'tandem --version' prints the version and the instruction set in use.", 0, 0);
-    wrap(f, environment, 0, 0);
-    wrap(f, exit_codes, 0, 0);
+    cli_print_wrapped(f, "'tandem --version' prints the version and the instruction set in use.", 0, 0);
+    cli_print_wrapped(f, environment, 0, 0);
+    cli_print_wrapped(f, exit_codes, 0, 0);
 }
 
 void cli_print_command_help(FILE *f, cli_command command) {
@@ -225,9 +226,9 @@ void cli_print_command_help(FILE *f, cli_command command) {
     while (commands[c].command != command)
         c++;
     fprintf(f, "usage: ");
-    wrap(f, commands[c].usage, 7, 7);
+    cli_print_wrapped(f, commands[c].usage, 7, 7);
     fputc('\n', f);
-    wrap(f, commands[c].text, 0, 0);
+    cli_print_wrapped(f, commands[c].text, 0, 0);
     const char *group = "";
     cli_option_text o;
     for (int i = 0; cli_option_get(i, &o); i++) {
@@ -236,6 +237,6 @@ void cli_print_command_help(FILE *f, cli_command command) {
         print_option(f, &o);
     }
     fputc('\n', f);
-    wrap(f, environment, 0, 0);
-    wrap(f, exit_codes, 0, 0);
+    cli_print_wrapped(f, environment, 0, 0);
+    cli_print_wrapped(f, exit_codes, 0, 0);
 }

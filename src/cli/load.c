@@ -57,12 +57,16 @@ int cli_calibrate(td_session *s, const cli_args *a) {
     return rc ? cli_error(&err) : CLI_OK;
 }
 
+td_verify cli_verify_rule(cli_verify rule) {
+    return rule == CLI_VERIFY_COUPLED ? TD_VERIFY_COUPLED
+           : rule == CLI_VERIFY_TOKEN ? TD_VERIFY_TOKEN
+                                      : TD_VERIFY_BLOCK;
+}
+
 void cli_generate_options(td_generate_options *opt, const cli_args *a) {
     td_generate_defaults(opt);
     opt->sampling = a->sampling;
-    opt->verify = a->verify == CLI_VERIFY_COUPLED ? TD_VERIFY_COUPLED
-                  : a->verify == CLI_VERIFY_TOKEN ? TD_VERIFY_TOKEN
-                                                  : TD_VERIFY_BLOCK;
+    opt->verify = cli_verify_rule(a->verify);
     opt->sampling.bias = a->bias;
     opt->sampling.n_bias = a->n_bias;
     opt->n_predict = a->n_predict;

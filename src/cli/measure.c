@@ -29,9 +29,9 @@ static void print_machine(const bench_probe *p, int n_runs) {
            n == 1 ? "" : "s", n_runs, n_runs == 1 ? "" : "s");
 }
 
-static json_t *json_range(bench_range r) {
-    return json_pack("{s:o, s:o, s:o}", "median", cli_json_number(r.median), "min",
-                     cli_json_number(r.min), "max", cli_json_number(r.max));
+json_t *cli_json_range(const bench_range *r) {
+    return json_pack("{s:o, s:o, s:o}", "median", cli_json_number(r->median), "min",
+                     cli_json_number(r->min), "max", cli_json_number(r->max));
 }
 
 /* Of a limit: its best is what counts. */
@@ -294,24 +294,12 @@ typedef struct cost_bench {
     td_session *session;
     bench_probe *probe;
     bench_sizes sizes;
-    double kv_bits; /* a value in the caches, K and V taken as equally wide */
     int rows[TD_MAX_DRAFT + 1], contexts[CLI_LIST_MAX];
     int n_rows, n_contexts;
     bench_prefill prefill;
     bench_cost_point points[TD_MAX_DRAFT + 1];
     json_t *list;
 } cost_bench;
-
-static int read_sizes(cost_bench *b) {
-    td_file *f;
-    td_error err;
-    if (td_file_open(&f, b->args->model, &err)) return cli_error(&err);
-    cli_file_sizes(&b->sizes, f);
-    b->sizes.step_bytes = (double)td_model_get_info(b->models.target)->step_bytes; /* in panels */
-    b->kv_bits = cli_kv_bits(b->args);
-    td_file_close(&f);
-    return CLI_OK;
-}
 
 static void choose_work(cost_bench *b) {
     const cli_args *a = b->args;
@@ -335,7 +323,8 @@ static int open_cost(cost_bench *b) {
     const cli_args *a = b->args;
     td_error err;
     int rc;
-    if ((rc = cli_models_open(&b->models, a, false)) || (rc = read_sizes(b))) return rc;
+    if ((rc = cli_models_open(&b->models, a, false)) || 
+        (rc = cli_model_sizes(&b->sizes, a->model, b->models.target))) return rc;
     choose_work(b);
     const int most = b->rows[b->n_rows - 1];
     const int longest = b->contexts[b->n_contexts - 1] + most;
@@ -427,11 +416,8 @@ static int measure_contexts(cost_bench *b) {
                         .rows = b->rows,
                         .n_rows = b->n_rows,
                         .n_rounds = b->args->n_runs,
-                        .weight_bytes = (uint64_t)b->sizes.step_bytes,
-                        .kv_bytes = (uint64_t)bench_kv_bytes(&b->sizes, b->kv_bits, b->contexts[i]),
-                        .int_macs = (uint64_t)b->sizes.int_macs,
-                        .float_macs = (uint64_t)b->sizes.float_macs,
                         .points = b->points};
+        cli_cost_sizes(&c, &b->sizes, b->args);
         const td_code rc = bench_measure_cost(b->session, b->probe, &c, cli_tick, NULL, &err);
         cli_progress_end();
         if (rc) return cli_error(&err);
@@ -443,9 +429,9 @@ static int measure_contexts(cost_bench *b) {
 
 static json_t *json_prefill(const bench_prefill *p) {
     return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o}", "tokens", p->n_tokens, "ms",
-                     json_range(p->ms), "tok_per_s", json_range(p->tok_per_s), "gmac_per_s",
-                     json_range(p->gmac_per_s), "dot_gmac_per_s", json_range(p->dot_gmac_per_s),
-                     "share_of_limit", json_range(p->share));
+                     cli_json_range(&p->ms), "tok_per_s", cli_json_range(&p->tok_per_s), "gmac_per_s",
+                     cli_json_range(&p->gmac_per_s), "dot_gmac_per_s", cli_json_range(&p->dot_gmac_per_s),
+                     "share_of_limit", cli_json_range(&p->share));
 }
 
 static int run_cost(const cli_args *a) {

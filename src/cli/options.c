@@ -21,10 +21,12 @@ typedef enum kind {
     BIAS,     /* one more TOKEN+BIAS */
     SEED,     /* uint64_t, or -1 */
     KV_TYPE,
+    /* Of these bench takes a list, a sweep: */
+    TEMPERATURE, /* as REAL */
     VERIFY,
+    DRAFT_TREE,
     CONTEXT,   /* run: one number; bench: a list */
     DRAFT_MAX, /* the same */
-    DRAFT_TREE,
     ROWS,      /* a list */
     FORMAT,
     QUANTITY /* double in min..max, with a unit of a list */
@@ -147,11 +149,12 @@ static const option options[] = {
      "bench: a list such as 2,4,8,auto", BOTH,
      DRAFT_MAX, 0, 0, TD_MAX_DRAFT},
     {"Speculation", "--draft-tree", "WxD",
-     "draft D tokens a pass with W candidates for each of them; W times D is at most 64", CLI_RUN,
-     DRAFT_TREE, 0},
+     "draft D tokens a pass with W candidates for each of them; W times D is at most 64. bench: a "
+     "list such as 2x2,2x3, beside those of -k",
+     BOTH, DRAFT_TREE, 0},
     {"Speculation", "--verify", "RULE",
      "how sampled drafts are accepted: block, token, or coupled, with which a seed gives one text, "
-     "drafts or none; default: coupled with --seed or without a draft, else block",
+     "drafts or none; default: coupled with --seed or without a draft, else block. bench: a list",
      BOTH, VERIFY, AT(verify)},
     {"Speculation", "--recalibrate", NULL,
      "auto: measure again what passes cost; else the figures in the cache folder are used", BOTH,
@@ -185,8 +188,9 @@ static const option options[] = {
      CLI_BENCH, TEXT, AT(types), .modes = CLI_KERNELS},
 
     {"Sampling", "--temp --temperature", "T",
-     "temperature; 0 takes the most probable token (bench: the default); default 0.8", BOTH, REAL,
-     AT(sampling.temperature), 0, 1000},
+     "temperature; 0 takes the most probable token; default 0.8. bench: a list such as 0,0.8; "
+     "default 0",
+     BOTH, TEMPERATURE, AT(sampling.temperature), 0, 1000},
     {"Sampling", "--top-k", "N", "only the N most probable; 0: off; default 40", BOTH, INT,
      AT(sampling.top_k), 0, 1e9},
     {"Sampling", "--top-p", "P",
@@ -213,7 +217,7 @@ static const option options[] = {
      SEED, AT(sampling.seed)},
 
     {"Output", "--format", "FORMAT",
-     "of what is printed: text (the default) or json; of lengths compared, csv or md, too",
+     "of what is printed: text (the default) or json; of drafts compared, csv or md, too",
      CLI_BENCH | CLI_PLAN, FORMAT, 0, .modes = ANY_MODE},
     {"Output", "--json", "FILE", "write the figures there, too, as one JSON object",
      BOTH | CLI_PLAN | CLI_SELFTEST, TEXT, AT(json), .modes = ANY_MODE},
@@ -522,7 +526,7 @@ static int set_verify(cli_verify *rule, const char *name, const char *value) {
     return cli_misuse("%s takes block, token, coupled or greedy, not '%s'", name, value);
 }
 
-static int set(cli_args *a, const option *o, const char *name, const char *value) {
+static int set_value(cli_args *a, const option *o, const char *name, const char *value) {
     void *field = (char *)a + o->offset;
     switch (o->kind) {
     case FLAG:
@@ -532,6 +536,7 @@ static int set(cli_args *a, const option *o, const char *name, const char *value
     case INT:
         return set_int(field, o, name, value);
     case REAL:
+    case TEMPERATURE:
         return set_real(field, o, name, value);
     case TEXT:
         *(const char **)field = value;
@@ -561,6 +566,34 @@ static int set(cli_args *a, const option *o, const char *name, const char *value
         return set_quantity(field, o, name, value);
     }
     return CLI_OK;
+}
+
+/* Puts the value just read into its sweep, as number n. */
+static void add_to_sweep(cli_args *a, kind what, int n) {
+    if (what == TEMPERATURE)
+        a->temperatures[n] = a->sampling.temperature, a->n_temperatures = n + 1;
+    else if (what == VERIFY)
+        a->rules[n] = a->verify, a->n_rules = n + 1;
+    else
+        a->trees[n] = (cli_tree){a->draft_width, a->draft_depth}, a->n_trees = n + 1;
+}
+
+/* bench takes values with commas between them where other commands take one. */
+static int set(cli_args *a, const option *o, const char *name, const char *value) {
+    if (a->command != CLI_BENCH ||
+        (o->kind != TEMPERATURE && o->kind != VERIFY && o->kind != DRAFT_TREE))
+        return set_value(a, o, name, value);
+    char *list = strdup(value);
+    int rc = list ? CLI_OK : cli_failed("out of memory"), n = 0;
+    for (char *item = list, *next; item && !rc; item = next) {
+        if ((next = strchr(item, ','))) *next++ = 0;
+        if (n == CLI_SWEEP_MAX)
+            rc = cli_misuse("%s: at most %d of them", name, CLI_SWEEP_MAX);
+        else if (!(rc = set_value(a, o, name, item)))
+            add_to_sweep(a, o->kind, n++);
+    }
+    free(list);
+    return rc;
 }
 
 /* ---- after the options ---- */
@@ -694,8 +727,43 @@ static int check_plan(const cli_args *a) {
     return CLI_OK;
 }
 
+/* The rule where none is named: with a seed, and without a draft, the one that makes a text follow from its seed. */
+static cli_verify default_rule(const cli_args *a, bool trees) {
+    if (a->sampling.seed != UINT64_MAX || !a->draft || a->no_draft) return CLI_VERIFY_COUPLED;
+    return trees ? CLI_VERIFY_TOKEN : CLI_VERIFY_BLOCK;
+}
+
+static const char greedy_rule[] =
+    "--verify greedy is the rule of --temp 0; for samples: block, token or coupled";
+
+static int check_rule(cli_args *a) {
+    const bool samples = a->sampling.temperature != 0;
+    if (a->verify == CLI_VERIFY_GREEDY && samples) return cli_misuse(greedy_rule);
+    if (a->draft_width && a->n_k) return cli_misuse("one of -k and --draft-tree");
+    if (a->draft_width > 1 && a->verify == CLI_VERIFY_BLOCK && samples)
+        return cli_misuse("--verify block takes drafts one token wide; with --draft-tree: token or "
+                          "coupled");
+    if (a->verify == CLI_VERIFY_DEFAULT) a->verify = default_rule(a, a->draft_width > 1);
+    return CLI_OK;
+}
+
+/* Completes the lists that bench sweeps over. */
+static int check_sweeps(cli_args *a) {
+    bool samples = false, trees = false;
+    if (!a->n_temperatures) a->temperatures[a->n_temperatures++] = a->sampling.temperature;
+    for (int i = 0; i < a->n_temperatures; i++)
+        samples = samples || a->temperatures[i] != 0;
+    for (int i = 0; i < a->n_trees; i++)
+        trees = trees || a->trees[i].width > 1;
+    for (int i = 0; i < a->n_rules; i++)
+        if (a->rules[i] == CLI_VERIFY_GREEDY && samples) return cli_misuse(greedy_rule);
+    if (!a->n_rules) a->rules[a->n_rules++] = default_rule(a, trees);
+    return CLI_OK;
+}
+
 static int check_together(cli_args *a, const bool *given) {
     const char *command = cli_command_name(a->command);
+    int rc;
     if (a->command == CLI_INSPECT) {
         if (a->file && a->model) return cli_misuse("one file at a time: '%s' or -m", a->file);
         if (!a->file) a->file = a->model;
@@ -712,10 +780,10 @@ static int check_together(cli_args *a, const bool *given) {
         return cli_misuse("--json writes a file; standard output is for the %s",
                           a->command == CLI_RUN ? "text" : "tables");
     if (a->format > CLI_JSON && (a->command == CLI_PLAN || a->roofline || a->kernels || a->cost))
-        return cli_misuse("--format: csv and md are for lengths compared; here text or json");
+        return cli_misuse("--format: csv and md are for drafts compared; here text or json");
     if (a->command == CLI_PLAN) return check_plan(a);
     if (a->command == CLI_BENCH) {
-        const int rc = check_bench(a, given);
+        rc = check_bench(a, given);
         if (rc || a->mode == CLI_ROOFLINE || a->mode == CLI_KERNELS) return rc;
     }
     if (!a->model)
@@ -732,20 +800,9 @@ static int check_together(cli_args *a, const bool *given) {
         return cli_misuse("-k needs a draft model: -md FILE");
     if (a->mode == CLI_COMPARE && !a->draft)
         return cli_misuse("bench compares with a draft model: -md FILE");
-    if (a->verify == CLI_VERIFY_GREEDY && a->sampling.temperature != 0)
-        return cli_misuse("--verify greedy is the rule of --temp 0; for samples: block, token or "
-                          "coupled");
     if (a->draft_width && (!a->draft || a->no_draft))
         return cli_misuse("--draft-tree needs a draft model: -md FILE");
-    if (a->draft_width && a->n_k) return cli_misuse("one of -k and --draft-tree");
-    if (a->draft_width > 1 && a->verify == CLI_VERIFY_BLOCK && a->sampling.temperature != 0)
-        return cli_misuse("--verify block takes drafts one token wide; with --draft-tree: token or "
-                          "coupled");
-    if (a->draft_width > 1 && a->verify == CLI_VERIFY_DEFAULT && a->sampling.seed == UINT64_MAX)
-        a->verify = CLI_VERIFY_TOKEN;
-    if (a->verify == CLI_VERIFY_DEFAULT)
-        a->verify = a->sampling.seed != UINT64_MAX || !a->draft || a->no_draft ? CLI_VERIFY_COUPLED
-                                                                               : CLI_VERIFY_BLOCK;
+    if ((rc = a->command == CLI_BENCH ? check_sweeps(a) : check_rule(a))) return rc;
     if (a->command == CLI_BENCH && a->n_predict < 1)
         return cli_misuse("-n: bench needs at least one token to time");
     return CLI_OK;

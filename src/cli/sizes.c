@@ -45,3 +45,20 @@ double cli_kv_bits(const cli_args *a) {
         [TD_KV_F16] = 16, [TD_KV_F32] = 32, [TD_KV_Q8_0] = 8.5, [TD_KV_Q4_0] = 4.5};
     return (bits[a->cache_type_k] + bits[a->cache_type_v]) / 2;
 }
+
+int cli_model_sizes(bench_sizes *out, const char *path, const td_model *m) {
+    td_file *f;
+    td_error err;
+    if (td_file_open(&f, path, &err)) return cli_error(&err);
+    cli_file_sizes(out, f);
+    out->step_bytes = (double)td_model_get_info(m)->step_bytes; /* in panels */
+    td_file_close(&f);
+    return CLI_OK;
+}
+
+void cli_cost_sizes(bench_cost *c, const bench_sizes *s, const cli_args *a) {
+    c->weight_bytes = (uint64_t)s->step_bytes;
+    c->kv_bytes = (uint64_t)bench_kv_bytes(s, cli_kv_bits(a), c->n_context);
+    c->int_macs = (uint64_t)s->int_macs;
+    c->float_macs = (uint64_t)s->float_macs;
+}

@@ -1,7 +1,7 @@
-"""tandem bench --roofline, --kernels, --cost: their tables, their JSON and what they refuse. Times are never checked:
-the machine is shared.
+"""tandem bench: sweeps, --roofline, --kernels, --cost: their tables, their JSON and what they refuse. Times are never
+checked: the machine is shared.
 
-Needs TANDEM_BUILD (a build folder); --cost needs TANDEM_MODELS.
+Needs TANDEM_BUILD (a build folder); sweeps and --cost need TANDEM_MODELS.
 """
 import json
 import os
@@ -9,6 +9,7 @@ import pty
 import re
 import select
 import signal
+import statistics
 import struct
 import subprocess
 import time
@@ -149,6 +150,122 @@ def test_contexts_of_the_model_are_the_default(smol, tmp_path):
     assert p.returncode == 143
 
 
+# ---- sweeps ----
+
+PROMPTS = [{"prompt": "def fibonacci(n):\n", "id": "a", "category": "code"},
+           {"prompt": "Once upon a time there was", "id": "b", "category": "prose"},
+           {"prompt": "import os\n\ndef walk(", "id": "c", "category": "code"}]
+SWEEP = ["--temp", "0,0.8", "--verify", "token,block,coupled", "-k", "2,auto", "--draft-tree", "2x3,1x2", "--seed", "7"]
+DRAFTS = [(2, 1), ("auto", 1), (3, 2)]  # 1x2 is the chain of 2 once more
+SEVERAL = {"token": DRAFTS, "block": DRAFTS[:2], "coupled": DRAFTS}
+ARMS = [(0, 1, "greedy", 0.0)] + [(k, w, "greedy", 0.0) for k, w in DRAFTS] + [(0, 1, "coupled", 0.8)] + [
+    (k, w, rule, 0.8) for rule, drafts in SEVERAL.items() for k, w in drafts]
+CASE = """k width verify temperature tok_per_s ratio ratio_low ratio_high predicted ttft_ms itl_ms_p50 itl_ms_p95
+    joules_per_token drafted accepted acceptance_rate acceptance_length drafted_per_pos accepted_per_pos passes tokens
+    draft_ms verify_ms sample_ms same_text""".split()
+
+
+@pytest.fixture(scope="module")
+def swept(smol, tmp_path_factory):
+    """(table, JSON) of one sweep over three prompts of two sets."""
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "prompts").write_text("\n".join(map(json.dumps, PROMPTS)))
+    result = tandem("bench", "-m", smol, "-md", smol, "--prompts", folder / "prompts", *SWEEP, "-n", "9", "--runs", "3",
+                    "--json", folder / "out.json", timeout=600)
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stderr.decode() == "tandem: --verify block takes drafts one token wide; its trees are left out\n"
+    return result.stdout.decode(), json.loads((folder / "out.json").read_text())
+
+
+def test_arms_of_a_sweep(swept):
+    """Each temperature's plain arm first, rules only where something is sampled, every arm once."""
+    _, r = swept
+    assert list(r) == ["tandem_bench", "target", "draft", "n_predict", "runs", "prompts", "sets", "all", "passes", "timeline",
+                       "versions"]
+    assert (r["tandem_bench"], r["n_predict"], r["runs"]) == (1, 9, 3)
+    assert [(p["id"], p["set"]) for p in r["prompts"]] == [("a", "code"), ("b", "prose"), ("c", "code")]
+    assert [(s["set"], s["prompts"]) for s in r["sets"]] == [("code", 2), ("prose", 1)]
+    for cases in [x["cases"] for x in r["prompts"] + r["sets"]] + [r["all"]]:
+        assert [(c["k"], c["width"], c["verify"], c["temperature"]) for c in cases] == ARMS
+        for c in cases:
+            assert sorted(c) == sorted(CASE)
+            # One text a seed: greedy and coupled. Of the other rules each has its own.
+            assert c["same_text"] is (True if c["verify"] in ("greedy", "coupled") else None)
+            assert c["accepted"] <= c["drafted"] and c["ttft_ms"] > 0 and c["itl_ms_p50"] <= c["itl_ms_p95"]
+            assert c["joules_per_token"] is None or c["joules_per_token"] >= 0
+            for ratio in ([c["ratio"]["min"], c["ratio"]["max"]] if c["k"] == 0 else []):
+                assert ratio == 1
+
+
+def test_summaries_of_a_sweep(swept):
+    """Sums of counts, medians of the prompts' medians; a single prompt's figures are its set's."""
+    _, r = swept
+    code, prose = r["sets"]
+    a, b, c = (p["cases"] for p in r["prompts"])
+    assert prose["cases"] == b
+    for i in range(len(ARMS)):
+        for total, parts in ((r["all"][i], (a, b, c)), (code["cases"][i], (a, c))):
+            for key in ("drafted", "accepted", "passes", "tokens"):
+                assert total[key] == sum(p[i][key] for p in parts)
+            for key, of in (("ratio", lambda x: x["ratio"]["median"]), ("tok_per_s", lambda x: x["tok_per_s"]["median"])):
+                assert total[key]["median"] == pytest.approx(statistics.median(of(p[i]) for p in parts))
+                assert total[key]["max"] == max(of(p[i]) for p in parts)
+            for key in ("ttft_ms", "itl_ms_p50", "itl_ms_p95"):
+                assert total[key] == pytest.approx(statistics.median(p[i][key] for p in parts))
+    assert [x["predicted"] is not None for x in r["all"]] == [k == 2 for k, *_ in ARMS]
+
+
+def test_passes_and_timeline_of_a_sweep(swept):
+    _, r = swept
+    passes = r["passes"]
+    assert [w["rows"] for w in passes["widths"]] == [1, 3, 7]
+    roofs = [w["roofline_ms"] for w in passes["widths"]]
+    assert 0 < roofs[0] <= roofs[1] <= roofs[2]
+    for key in ("read_gb_per_s", "dot_gmac_per_s", "decode_gb_per_s", "share_of_read_limit"):
+        assert 0 < passes[key]["min"] <= passes[key]["median"] <= passes[key]["max"]
+    # The plain pass's bytes: over its time they give its rate, over the read limit (of memory) at most its roofline.
+    megabytes = passes["decode_gb_per_s"]["median"] * passes["widths"][0]["ms"]["median"]
+    kv = passes["context"] * 30 * 2 * 3 * 64 * 2
+    assert megabytes == pytest.approx((r["target"]["step_bytes"] + kv) / 1e6, rel=1e-6)
+    assert roofs[0] >= megabytes / passes["read_gb_per_s"]["max"] * (1 - 1e-6)
+    t = r["timeline"]  # the last auto
+    assert (t["prompt"], t["k"], t["width"], t["verify"], t["temperature"]) == ("a", "auto", 1, "coupled", 0.8)
+    assert t["plain_ms"] > 0 and sum(x["tokens"] for x in t["rounds"]) == 9 and t["rounds"][0]["start_ms"] == 0
+    end = 0
+    for x in t["rounds"]:
+        assert x["start_ms"] >= end and x["tokens"] == x["accepted"] + 1 and x["accepted"] <= x["drafted"]
+        end = x["start_ms"] + x["draft_ms"] + x["verify_ms"] + x["sample_ms"]
+
+
+def test_table_of_a_sweep(swept):
+    text, r = swept
+    assert all(len(line) < 80 for line in text.splitlines())
+    for word in ("prompt 3 of 3, c: ", "set code: 2 prompts", "set prose: 1 prompt\n", "all 3 prompts", "roofline", "TTFT ms"):
+        assert word in text
+    summary = text[text.index("all 3 prompts"):text.index("read limit")].splitlines()
+    names = ["plain", "k 2", "auto", "2x3", "plain"] + [
+        f"{'auto' if k == 'auto' else f'2x{k}' if w > 1 else f'k {k}'} {rule}" for k, w, rule, _ in ARMS[5:]]
+    assert [line[:12].rstrip() for line in summary if re.match("[pk2]|auto", line)] == names
+    assert summary[1] == "temperature 0" and "temperature 0.8" in summary
+    last = text[text.rindex("\n\n") + 2:]
+    assert last.startswith("Temperature 0: ") and "\nTemperature 0.8: " in last
+
+
+def test_one_set_is_all(smol, tmp_path):
+    """A table of its own only where there are several; JSON names it. The default: one temperature, its default rule."""
+    (tmp_path / "p").write_text(json.dumps(PROMPTS[0]) + "\n" + json.dumps(PROMPTS[2]))
+    args = ["-m", smol, "-md", smol, "--prompts", tmp_path / "p", "-n", "3", "--runs", "1", "-k", "1"]
+    text = table(*args, "--temp", "0.8", "--draft-tree", "2x1", "--json", tmp_path / "o.json")
+    assert "\nset " not in text and "Temperature" not in text
+    r = json.loads((tmp_path / "o.json").read_text())
+    assert [s["set"] for s in r["sets"]] == ["code"] and r["sets"][0]["cases"][0]["tokens"] == r["all"][0]["tokens"]
+    assert [(c["k"], c["width"], c["verify"]) for c in r["all"]] == [(0, 1, "coupled"), (1, 1, "token"), (1, 2, "token")]
+    csv = tandem("bench", *args, "--temp", "0.8,0", "--format", "csv").stdout.decode().splitlines()
+    assert [line.split(",")[:4] for line in csv[1:]] == [
+        ["0.8", "coupled", "1", "0"], ["0.8", "block", "1", "1"], ["0", "greedy", "1", "0"], ["0", "greedy", "1", "1"]]
+    assert [line.split(",")[-1] for line in csv] == ["same_text", "true", "", "true", "true"]
+
+
 # ---- stopping and progress ----
 
 @pytest.mark.parametrize("args", [["--kernels"], ["--cost", "-c", "2000"], ["--roofline", "--runs", "1000"]],
@@ -179,6 +296,7 @@ def test_ctrl_c_ends_it(args, tmp_path):
 
 # ---- what it refuses ----
 
+BOTH = ["bench", "-m", "a", "-md", "b"]
 ROOF, KERN, COST = ["bench", "--roofline"], ["bench", "--kernels"], ["bench", "--cost", "-m", "model.gguf"]
 MISUSE = [
     (ROOF + ["--cost"], "one at a time"),
@@ -193,6 +311,20 @@ MISUSE = [
     (["bench", "-m", "a", "-md", "b", "--rows", "1"], "--rows needs --kernels or --cost"),
     (["bench", "--roofline", "--format", "csv"], "text or json"),
     (["bench", "-m", "a", "-md", "b", "-c", "512,2048"], "a list needs --cost"),
+    (BOTH + ["--temp", "0,"], "not ''"),
+    (BOTH + ["--temp", "0,1001"], "from 0 to 1000, not '1001'"),
+    (BOTH + ["--temp", ",".join(["1"] * 17)], "at most 16"),
+    (BOTH + ["--verify", "token,greedily"], "not 'greedily'"),
+    (BOTH + ["--verify", "token,,block"], "not ''"),
+    (BOTH + ["--verify", "greedy,token", "--temp", "0,0.8"], "the rule of --temp 0"),
+    (BOTH + ["--draft-tree", "2x2,9x8"], "at most 64 tokens together, not '9x8'"),
+    (BOTH + ["--draft-tree", "2x2;2x3"], "not '2x2;2x3'"),
+    (BOTH + ["-k", "auto,2"], "commas"),
+    (["run", "-m", "a", "-p", "x", "--temp", "0,0.8"], "not '0,0.8'"),
+    (["run", "-m", "a", "-p", "x", "--verify", "token,block"], "not 'token,block'"),
+    (["run", "-m", "a", "-md", "b", "-p", "x", "--draft-tree", "2x2,2x3"], "not '2x2,2x3'"),
+    (["run", "-m", "a", "-md", "b", "-p", "x", "-k", "1,2"], "not '1,2'"),
+    (KERN + ["--draft-tree", "2x2"], "--draft-tree does not go with --kernels"),
     (["run", "-m", "a", "--cost"], "for 'tandem bench'"),
     (["run", "-m", "a", "-c", "1,2"], "whole number"),
     (KERN + ["--type", "Q4_Z"], "there is no 'Q4_Z'; there are F32 F16"),

@@ -125,6 +125,8 @@ static void ratios_of_passes_are_taken_within_a_round(void **state) {
         /* Some round gave the ratio, so it lies between the extremes of its two sides. */
         assert_true(p[i].over.median <= p[i].ms.max / p[i].roofline_ms.min * (1 + 1e-9));
         assert_true(p[i].over.median >= p[i].ms.min / p[i].roofline_ms.max * (1 - 1e-9));
+        assert_true(p[i].share.max <= 10 / p[i].ms.min / c.read_gb_per_s.min * (1 + 1e-9));
+        assert_true(p[i].share.min >= 10 / p[i].ms.max / c.read_gb_per_s.max * (1 - 1e-9));
         assert_true(p[i].roofline_ms.min > 0);
         assert_true(!i || p[i].roofline_ms.median >= p[i - 1].roofline_ms.median);
         assert_true(p[i].roofline_ms.max >= 10 / c.read_gb_per_s.max * (1 - 1e-9));
