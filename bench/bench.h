@@ -255,8 +255,10 @@ typedef struct bench_cost {
     int n_rows, n_rounds;
     uint64_t weight_bytes, kv_bytes; /* that a pass reads; KV behind n_context positions */
     uint64_t int_macs, float_macs;   /* of one row: quantised and float matrices */
+    bool with_draft;                 /* its step is measured, too */
     /* written */
     bench_range read_gb_per_s, dot_gmac_per_s, fma_gmac_per_s; /* the rounds' limits */
+    bench_range draft_ms, draft_share;                         /* a step of the draft, and over T(1) of the round */
     bench_cost_point *points;                                  /* (n_rows), the caller's */
 } bench_cost;
 
@@ -264,6 +266,15 @@ typedef struct bench_cost {
  * context longer than the last one goes on from it. */
 td_code bench_measure_cost(td_session *s, bench_probe *probe, bench_cost *c, bench_tick_fn *tick,
                            void *user, td_error *err);
+
+/* The same with other work between the rounds, for figures that are to be compared with that work's:
+ * open, up to c->n_rounds rounds, close. c is borrowed; close writes to it what the rounds gave, where
+ * there were any. */
+typedef struct bench_costing bench_costing;
+td_code bench_costing_open(bench_costing **out, bench_cost *c, td_error *err);
+td_code bench_costing_round(bench_costing *x, td_session *s, bench_probe *probe, bench_tick_fn *tick,
+                            void *user, td_error *err);
+void bench_costing_close(bench_costing **x);
 
 typedef struct bench_prefill {
     int n_tokens, n_rounds; /* set before */

@@ -7,6 +7,7 @@
  * are those of the matrices; attention's and the float work of the scales are not in it. */
 #include "bench/bench.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,7 +18,8 @@ enum {
     /* One row is what all others are compared with, and narrow passes are what a draft asks for:
      * they are short, so each visit takes the median of a few. */
     NARROW = 8,
-    NARROW_PASSES = 3
+    NARROW_PASSES = 3,
+    DRAFTS = 3 /* proposals */
 };
 
 static td_code ask(bench_tick_fn *tick, void *user, const char *what, int done, int total,
@@ -43,17 +45,25 @@ static td_code read_context(td_session *s, int n_context, bench_tick_fn *tick, v
 /* ---- T(m) ---- */
 
 /* Times by round and width, and the limits of each round. */
-typedef struct cost_rounds {
+struct bench_costing {
+    bench_cost *c;
+    int n_done;           /* rounds */
     double *ms;           /* (n_rounds, n_rows) */
+    double *draft_ms;     /* (n_rounds) */
     bench_limits *limits; /* (n_rounds) */
     double *column;       /* (n_rounds) scratch */
-} cost_rounds;
+};
+typedef bench_costing cost_rounds;
 
-static td_code run_round(td_session *s, bench_probe *probe, const bench_cost *c, int round,
-                         cost_rounds *all, bench_tick_fn *tick, void *user, td_error *err) {
+static td_code run_round(td_session *s, bench_probe *probe, cost_rounds *all, bench_tick_fn *tick,
+                         void *user, td_error *err) {
+    const bench_cost *c = all->c;
+    const int round = all->n_done;
     char what[40];
     td_code rc;
     snprintf(what, sizeof what, "passes behind %d", c->n_context);
+    if (c->with_draft && (rc = td_measure_draft(s, c->n_context, DRAFTS, &all->draft_ms[round], err)))
+        return rc;
     for (int i = 0; i < c->n_rows; i++) {
         const int at = round % 2 ? c->n_rows - 1 - i : i, m = c->rows[at];
         const int done = round * c->n_rows + i;
@@ -64,6 +74,7 @@ static td_code run_round(td_session *s, bench_probe *probe, const bench_cost *c,
             return rc;
     }
     bench_limits_look(&all->limits[round], probe, LOOK_READS);
+    all->n_done++;
     return TD_OK;
 }
 
@@ -75,9 +86,9 @@ static double roofline_of(const bench_cost *c, const bench_limits *l, int m) {
 static bench_range over_rounds(const bench_cost *c, const cost_rounds *all, int i,
                                double (*value)(const bench_cost *, const cost_rounds *, int round,
                                                int i)) {
-    for (int r = 0; r < c->n_rounds; r++)
+    for (int r = 0; r < all->n_done; r++)
         all->column[r] = value(c, all, r, i);
-    return bench_range_of(all->column, c->n_rounds);
+    return bench_range_of(all->column, all->n_done);
 }
 
 static double value_ms(const bench_cost *c, const cost_rounds *all, int round, int i) {
@@ -109,7 +120,17 @@ static double value_fma(const bench_cost *c, const cost_rounds *all, int round, 
     return all->limits[round].fma_gmac_per_s;
 }
 
+static double value_draft(const bench_cost *c, const cost_rounds *all, int round, int i) {
+    (void)c, (void)i;
+    return all->draft_ms[round];
+}
+static double value_draft_share(const bench_cost *c, const cost_rounds *all, int round, int i) {
+    return value_draft(c, all, round, i) / value_ms(c, all, round, 0);
+}
+
 static void sum_up(bench_cost *c, const cost_rounds *all) {
+    c->draft_ms = over_rounds(c, all, 0, value_draft);
+    c->draft_share = over_rounds(c, all, 0, value_draft_share);
     c->read_gb_per_s = over_rounds(c, all, 0, value_read);
     c->dot_gmac_per_s = over_rounds(c, all, 0, value_dot);
     c->fma_gmac_per_s = over_rounds(c, all, 0, value_fma);
@@ -125,29 +146,54 @@ static void sum_up(bench_cost *c, const cost_rounds *all) {
     }
 }
 
-td_code bench_measure_cost(td_session *s, bench_probe *probe, bench_cost *c, bench_tick_fn *tick,
-                           void *user, td_error *err) {
-    cost_rounds all = {0};
+td_code bench_costing_open(bench_costing **out, bench_cost *c, td_error *err) {
     size_t n;
-    td_code rc;
     if (c->n_rows < 1 || c->n_rounds < 1 || c->n_rounds > BENCH_MAX_ROUNDS)
         return td_fail(err, TD_E_ARG, "%d widths in %d rounds make no sense; use 1 to %d rounds",
                        c->n_rows, c->n_rounds, (int)BENCH_MAX_ROUNDS);
-    if (!td_mul(&n, (size_t)c->n_rounds, (size_t)c->n_rows) ||
-        !(all.ms = td_calloc(n, sizeof *all.ms)) ||
-        !(all.limits = td_calloc((size_t)c->n_rounds, sizeof *all.limits)) ||
-        !(all.column = td_calloc((size_t)c->n_rounds, sizeof *all.column))) {
-        rc = td_fail(err, TD_E_MEMORY, "out of memory");
-        goto done;
+    const size_t n_rounds = (size_t)c->n_rounds;
+    bench_costing *x = td_calloc(1, sizeof *x);
+    if (x && td_mul(&n, n_rounds, (size_t)c->n_rows) && (x->ms = td_calloc(n, sizeof *x->ms)) &&
+        (x->draft_ms = td_calloc(n_rounds, sizeof *x->draft_ms)) &&
+        (x->limits = td_calloc(n_rounds, sizeof *x->limits)) &&
+        (x->column = td_calloc(n_rounds, sizeof *x->column))) {
+        x->c = c;
+        *out = x;
+        return TD_OK;
     }
+    bench_costing_close(&x);
+    return td_fail(err, TD_E_MEMORY, "out of memory");
+}
+
+void bench_costing_close(bench_costing **x) {
+    bench_costing *all = *x;
+    *x = NULL;
+    if (!all) return;
+    if (all->n_done) sum_up(all->c, all);
+    free(all->ms);
+    free(all->draft_ms);
+    free(all->limits);
+    free(all->column);
+    free(all);
+}
+
+td_code bench_costing_round(bench_costing *x, td_session *s, bench_probe *probe, bench_tick_fn *tick,
+                            void *user, td_error *err) {
+    assert(x->n_done < x->c->n_rounds);
+    td_code rc = read_context(s, x->c->n_context, tick, user, err);
+    return rc ? rc : run_round(s, probe, x, tick, user, err);
+}
+
+td_code bench_measure_cost(td_session *s, bench_probe *probe, bench_cost *c, bench_tick_fn *tick,
+                           void *user, td_error *err) {
+    bench_costing *x;
+    const int n_rounds = c->n_rounds;
+    td_code rc = bench_costing_open(&x, c, err);
+    if (rc) return rc;
     rc = read_context(s, c->n_context, tick, user, err);
-    for (int r = 0; r < c->n_rounds && !rc; r++)
-        rc = run_round(s, probe, c, r, &all, tick, user, err);
-    if (!rc) sum_up(c, &all);
-done:
-    free(all.ms);
-    free(all.limits);
-    free(all.column);
+    for (int r = 0; r < n_rounds && !rc; r++)
+        rc = run_round(s, probe, x, tick, user, err);
+    bench_costing_close(&x);
     return rc;
 }
 

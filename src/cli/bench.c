@@ -1,5 +1,5 @@
 /* tandem bench: plain against speculative decoding of the same prompts, over a sweep of temperatures, rules and
- * shapes of drafts; then what passes cost. The measuring is the bench room's; tables and JSON are bench_report.c's. */
+ * shapes of drafts; and between them what passes cost. The measuring is the bench room's; tables and JSON are bench_report.c's. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,6 +77,54 @@ static int choose_arms(sweep *s, const cli_args *a) {
     for (int i = 0; i < s->n_arms; i++)
         if (s->arms[i].k == TD_DRAFT_AUTO) s->timeline_arm = i;
     return CLI_OK;
+}
+
+/* ---- what passes cost ---- */
+
+/* One row, and what every arm takes; each once, ascending. */
+static int choose_rows(const sweep *s, int rows[TD_MAX_DRAFT + 1]) {
+    int n = 0;
+    for (int m = 1; m <= TD_MAX_DRAFT + 1; m++) {
+        bool wanted = false;
+        for (int i = 0; i < s->n_arms; i++)
+            wanted = wanted || bench_arm_rows(&s->arms[i]) == m;
+        if (wanted) rows[n++] = m;
+    }
+    return n;
+}
+
+/* Some rounds before each prompt: what is compared with the texts must have met the machine when they did. */
+static int rounds_a_prompt(const sweep *s) {
+    return s->n_prompts < PASS_ROUNDS ? (PASS_ROUNDS + s->n_prompts - 1) / s->n_prompts : 1;
+}
+
+static int open_costing(sweep *s, const cli_args *a) {
+    bench_cost *c = &s->passes;
+    bench_sizes sizes;
+    td_error err;
+    int rc = cli_model_sizes(&sizes, a->model, s->models.target);
+    if (rc) return rc;
+    *c = (bench_cost){.rows = s->rows,
+                      .n_rows = choose_rows(s, s->rows),
+                      .n_rounds = rounds_a_prompt(s) * s->n_prompts,
+                      .with_draft = true,
+                      .points = s->points};
+    const int room = td_session_n_ctx(s->session) - s->rows[c->n_rows - 1] - 8;
+    double middle = a->n_predict / 2.0; /* where the texts will be, on average */
+    for (int p = 0; p < s->n_prompts; p++)
+        middle += (double)s->prompts[p].n / s->n_prompts;
+    c->n_context = middle < room ? (int)middle : room;
+    if (c->n_context < 1) {
+        cli_warn("the context is too small to measure passes in; leaving that out");
+        return CLI_OK;
+    }
+    cli_cost_sizes(c, &sizes, a);
+    const int n_threads = td_model_get_info(s->models.target)->n_threads;
+    if (bench_probe_open(&s->probe, n_threads, PROBE_BYTES, &err)) {
+        cli_warn("%s; leaving the cost of passes out", err.msg);
+        return CLI_OK;
+    }
+    return bench_costing_open(&s->costing, c, &err) ? cli_error(&err) : CLI_OK;
 }
 
 /* ---- comparing ---- */
@@ -168,10 +216,12 @@ static int sum_up(sweep *s) {
 
 static int compare(sweep *s, const cli_args *a) {
     td_generate_options opt;
+    int rc;
     cli_generate_options(&opt, a);
     s->cases = calloc((size_t)s->n_prompts * (size_t)s->n_arms, sizeof *s->cases);
     if (!s->cases) return cli_failed("out of memory");
     bench_energy_open(&s->energy, NULL);
+    if ((rc = open_costing(s, a))) return rc;
     for (int p = 0; p < s->n_prompts; p++) {
         const bench_plan plan = {.prompt = s->prompts[p].tokens,
                                  .n_prompt = s->prompts[p].n,
@@ -184,60 +234,18 @@ static int compare(sweep *s, const cli_args *a) {
                                  .timeline_arm = s->timeline_arm};
         td_error err;
         s->at_prompt = p;
-        const td_code rc =
-            bench_compare(s->session, &plan, s->cases + p * s->n_arms, tick_compare, s, &err);
+        td_code code = TD_OK;
+        for (int r = 0; s->costing && r < rounds_a_prompt(s) && !code; r++)
+            code = bench_costing_round(s->costing, s->session, s->probe, cli_tick, NULL, &err);
+        if (!code)
+            code = bench_compare(s->session, &plan, s->cases + p * s->n_arms, tick_compare, s, &err);
         cli_progress_end();
-        if (rc) return cli_error(&err);
+        if (code) return cli_error(&err);
         if (a->format == CLI_TEXT) sweep_print_prompt(s, p);
     }
+    s->measured = s->costing;
+    bench_costing_close(&s->costing);
     return sum_up(s);
-}
-
-/* ---- what passes cost ---- */
-
-/* One row, and what every arm takes; each once, ascending. */
-static int choose_rows(const sweep *s, int rows[TD_MAX_DRAFT + 1]) {
-    int n = 0;
-    for (int m = 1; m <= TD_MAX_DRAFT + 1; m++) {
-        bool wanted = false;
-        for (int i = 0; i < s->n_arms; i++)
-            wanted = wanted || bench_arm_rows(&s->arms[i]) == m;
-        if (wanted) rows[n++] = m;
-    }
-    return n;
-}
-
-static int measure(sweep *s, const cli_args *a) {
-    bench_cost *c = &s->passes;
-    bench_sizes sizes;
-    td_error err;
-    int rc = cli_model_sizes(&sizes, a->model, s->models.target);
-    if (rc) return rc;
-    *c = (bench_cost){.rows = s->rows,
-                      .n_rows = choose_rows(s, s->rows),
-                      .n_rounds = PASS_ROUNDS,
-                      .points = s->points};
-    const int room = td_session_n_ctx(s->session) - s->rows[c->n_rows - 1] - 8;
-    double middle = 0; /* where the texts were, on average */
-    for (int p = 0; p < s->n_prompts; p++)
-        middle += ((double)s->prompts[p].n + s->cases[p * s->n_arms].n_tokens / 2.0) / s->n_prompts;
-    c->n_context = middle < room ? (int)middle : room;
-    if (c->n_context < 1) {
-        cli_warn("the context is too small to measure passes in; leaving that out");
-        return CLI_OK;
-    }
-    cli_cost_sizes(c, &sizes, a);
-    const int n_threads = td_model_get_info(s->models.target)->n_threads;
-    if (bench_probe_open(&s->probe, n_threads, PROBE_BYTES, &err)) {
-        cli_warn("%s; leaving the cost of passes out", err.msg);
-        return CLI_OK;
-    }
-    td_code code = bench_measure_cost(s->session, s->probe, c, cli_tick, NULL, &err);
-    if (!code) code = td_measure_draft(s->session, c->n_context, PASS_ROUNDS, &s->draft_ms, &err);
-    cli_progress_end();
-    if (code) return cli_error(&err);
-    s->measured = true;
-    return CLI_OK;
 }
 
 /* ---- the command ---- */
@@ -292,6 +300,7 @@ static int check_texts(const sweep *s) {
 }
 
 static void close_sweep(sweep *s) {
+    bench_costing_close(&s->costing);
     bench_probe_close(&s->probe);
     td_session_close(&s->session);
     cli_models_close(&s->models);
@@ -316,7 +325,7 @@ int cli_bench(cli_args *a) {
     if ((rc = prepare(&s, a))) goto fail;
     if (a->format == CLI_TEXT) sweep_print_models(&s);
     cli_stop_session(s.session);
-    if (!(rc = compare(&s, a))) rc = measure(&s, a);
+    rc = compare(&s, a);
     cli_stop_session(NULL);
     if (rc) goto fail;
     if (a->format == CLI_TEXT)

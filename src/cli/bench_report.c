@@ -74,8 +74,8 @@ static double predicted(const sweep *s, int i) {
     const bench_forecast_round f = {.k = c->arm.k,
                                     .tokens = length_of(c),
                                     .plain_ms = one->ms.median,
-                                    .verify_ms = pass->ms.median,
-                                    .draft_ms = s->draft_ms,
+                                    .verify_ms = one->ms.median * pass->growth.median,
+                                    .draft_ms = one->ms.median * s->passes.draft_share.median,
                                     .plain_sample_ms = plain->sample_ms / (double)plain->rounds,
                                     .sample_ms = c->sample_ms / (double)c->rounds};
     return bench_predict(&f);
@@ -178,7 +178,8 @@ static void print_passes(const sweep *s) {
     printf("share         %6.0f %% of the read limit (%.0f to %.0f)\n",
            100 * s->points[0].share.median, 100 * s->points[0].share.min,
            100 * s->points[0].share.max);
-    printf("draft         %6.1f ms a token, %.2f of a plain pass\n", s->draft_ms, s->draft_ms / ms);
+    printf("draft         %6.1f ms a token, %.2f of a plain pass\n", c->draft_ms.median,
+           c->draft_share.median);
 }
 
 /* A subheading where there are several temperatures. */
@@ -392,7 +393,7 @@ static json_t *json_passes(const sweep *s) {
     }
     const bench_range decode = decode_rate(s);
     return json_pack("{s:i, s:f, s:o, s:o, s:o, s:o, s:o}", "context", c->n_context, "draft_ms",
-                     s->draft_ms, "read_gb_per_s", cli_json_range(&c->read_gb_per_s),
+                     c->draft_ms.median, "read_gb_per_s", cli_json_range(&c->read_gb_per_s),
                      "dot_gmac_per_s", cli_json_range(&c->dot_gmac_per_s), "decode_gb_per_s",
                      cli_json_range(&decode), "share_of_read_limit",
                      cli_json_range(&s->points[0].share), "widths", list);

@@ -31,8 +31,8 @@ typedef struct sweep {
     bench_cost passes; /* of one row, and of as many as each arm's take; points below */
     int rows[TD_MAX_DRAFT + 1];
     bench_cost_point points[TD_MAX_DRAFT + 1];
-    bool measured;   /* passes and draft_ms hold figures */
-    double draft_ms; /* a step of the draft */
+    bench_costing *costing; /* of passes; NULL: they are not measured, or are summed up */
+    bool measured;          /* passes holds figures */
     int at_prompt;
 } sweep;
 

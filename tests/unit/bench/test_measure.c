@@ -42,6 +42,16 @@ td_code td_measure_pass(td_session *s, int n_context, int m, int repeats, double
     return TD_OK;
 }
 
+td_code td_measure_draft(td_session *s, int n_context, int repeats, double *ms, td_error *err) {
+    const int call = lib.calls++;
+    (void)s;
+    assert_true(repeats > 1 && n_context == 600);
+    if (call == lib.fail_at) return td_fail(err, TD_E_TOO_BIG, "made up");
+    lib.widths[call] = 0;
+    *ms = ms_of_call(call, -5);
+    return TD_OK;
+}
+
 void td_generate_defaults(td_generate_options *opt) {
     *opt = (td_generate_options){.n_predict = -1, .draft_max = 3};
 }
@@ -132,6 +142,34 @@ static void ratios_of_passes_are_taken_within_a_round(void **state) {
         assert_true(p[i].roofline_ms.max >= 10 / c.read_gb_per_s.max * (1 - 1e-9));
         assert_true(p[i].roofline_ms.max >= 20 * rows[i] / c.dot_gmac_per_s.max * (1 - 1e-9));
     }
+}
+
+/* Other work between the rounds has the caches, so that each reads the context anew; the draft is timed beside them. */
+static void rounds_between_other_work(void **state) {
+    static const int order[] = {1, 1, 1, 0, 1, 2, 9, 1, 1, 1, 0, 9, 2, 1};
+    bench_cost_point p[3];
+    bench_cost c = cost_of(p, 5);
+    bench_costing *x;
+    td_error err;
+    (void)state;
+    reset();
+    c.with_draft = true;
+    assert_int_equal(bench_costing_open(&x, &c, &err), TD_OK);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(bench_costing_round(x, NULL, probe, NULL, NULL, &err), TD_OK);
+    lib.fail_at = lib.calls + 3; /* the third round does not come to its end, and does not count */
+    assert_int_equal(bench_costing_round(x, NULL, probe, NULL, NULL, &err), TD_E_TOO_BIG);
+    bench_costing_close(&x);
+    assert_null(x);
+    assert_memory_equal(lib.widths, order, sizeof order);
+    double share[] = {ms_of_call(3, -5) / ms_of_call(4, 1), ms_of_call(10, -5) / ms_of_call(13, 1)};
+    const bench_range want = bench_range_of(share, 2);
+    assert_true(near(c.draft_share.median, want.median) && near(c.draft_share.max, want.max));
+    assert_true(near(c.draft_ms.min, ms_of_call(3, -5)) && near(p[2].ms.max, ms_of_call(11, 9)));
+    assert_int_equal(bench_costing_open(&x, &c, &err), TD_OK);
+    bench_costing_close(&x); /* without a round: c stays as it was */
+    assert_true(near(c.draft_share.median, want.median));
+    bench_costing_close(&x);
 }
 
 static void without_one_row_nothing_is_compared_with_it(void **state) {
@@ -286,6 +324,7 @@ int main(void) {
         cmocka_unit_test(roofline_is_the_longer_side),
         cmocka_unit_test(passes_go_up_and_down_behind_a_context_that_grows),
         cmocka_unit_test(ratios_of_passes_are_taken_within_a_round),
+        cmocka_unit_test(rounds_between_other_work),
         cmocka_unit_test(without_one_row_nothing_is_compared_with_it),
         cmocka_unit_test(errors_and_stops_end_a_cost),
         cmocka_unit_test(prefills_of_new_texts),
