@@ -487,7 +487,8 @@ static int open_session(bench *b, const cli_args *a) {
 
 static int prepare(bench *b, const cli_args *a) {
     int rc;
-    if ((rc = cli_json_check(a->json)) || (rc = read_prompts(b, a))) return rc;
+    if ((rc = cli_json_check(a->json)) || (rc = cli_plot_check(a->plot)) || (rc = read_prompts(b, a)))
+        return rc;
     static const int usual[] = {1, 2, 3, 4, 6, TD_DRAFT_AUTO};
     b->n_k = a->n_k ? a->n_k : (int)(sizeof usual / sizeof *usual);
     memcpy(b->k, a->n_k ? a->k : usual, (size_t)b->n_k * sizeof *b->k);
@@ -514,6 +515,8 @@ static void close_bench(bench *b) {
 int cli_bench(cli_args *a) {
     bench b = {0};
     int rc;
+    if (a->mode == CLI_SAVED) return cli_compare(a);
+    if (a->mode == CLI_REPLOT) return cli_plot_saved(a);
     if (a->mode != CLI_COMPARE) return cli_measure(a);
     if (a->sampling.seed == UINT64_MAX) a->sampling.seed = 1; /* the same tokens each run */
     cli_progress_init(!a->no_progress);
@@ -525,6 +528,11 @@ int cli_bench(cli_args *a) {
     if (!rc && a->print_json) rc = cli_json_print(to_json(&b, a));
     if (!rc) rc = cli_finish_stdout();
     if (!rc && a->json) rc = cli_json_write(a->json, to_json(&b, a));
+    if (!rc && a->plot) {
+        json_t *result = to_json(&b, a);
+        rc = cli_plot(a->plot, result);
+        json_decref(result);
+    }
     for (int i = 1; i <= b.n_k && !rc && b.greedy; i++)
         if (!b.all[i].same)
             rc = b.all[i].k == TD_DRAFT_AUTO

@@ -35,7 +35,9 @@ typedef enum cli_mode {
     CLI_COMPARE = 1, /* plain against speculative */
     CLI_ROOFLINE = 2,
     CLI_KERNELS = 4,
-    CLI_COST = 8
+    CLI_COST = 8,
+    CLI_SAVED = 16, /* --compare of two saved results */
+    CLI_REPLOT = 32 /* --plot of one */
 } cli_mode;
 
 typedef enum cli_format { CLI_TEXT, CLI_JSON, CLI_CSV, CLI_MD } cli_format;
@@ -87,7 +89,7 @@ typedef struct cli_args {
     int prompt_tokens, answer_tokens;
     const char *gpu;
     /* output */
-    const char *json;
+    const char *json, *plot, *compare;
     cli_format format;
     bool print_json; /* format is CLI_JSON */
     bool json_flag, quiet, no_progress, tensors, keys;
@@ -111,6 +113,8 @@ double cli_kv_bits(const cli_args *a);
 int cli_run(cli_args *a);
 int cli_bench(cli_args *a);
 int cli_measure(cli_args *a); /* bench --roofline, --kernels, --cost */
+int cli_compare(const cli_args *a);    /* bench --compare */
+int cli_plot_saved(const cli_args *a); /* bench --plot DIR RESULT */
 int cli_inspect(cli_args *a);
 int cli_plan(cli_args *a);
 int cli_selftest(cli_args *a);
@@ -249,6 +253,31 @@ int cli_probe_open(bench_probe **probe, const cli_args *a);
 bool cli_tick(void *user, const char *what, int done, int total);
 /* Of a model whose architecture is known. */
 void cli_file_sizes(bench_sizes *out, const td_file *f);
+
+/* ---- saved results of bench (results.c) ---- */
+
+/* What a case of a result measured. */
+typedef struct cli_arm {
+    int k, width; /* k: 0 plain, TD_DRAFT_AUTO */
+    double temperature;
+    const char *verify; /* the result's, or static */
+} cli_arm;
+
+/* Reads and checks: "all" and each prompt's "cases" are lists of cases. NULL after a message; else the caller's. */
+json_t *cli_result_read(const char *path);
+/* Of a case, or of the timeline; what it does not say is taken from the result, or usual. */
+cli_arm cli_arm_of(const json_t *result, const json_t *c);
+/* "k 4", "tree 2x4 T 0.8 token"; in buf, which is returned. */
+const char *cli_arm_name(char buf[64], const cli_arm *a);
+/* The number of that name; NAN: there is none. */
+double cli_json_get(const json_t *o, const char *key);
+
+/* ---- pictures of a result (plot.c) ---- */
+
+/* --plot DIR: makes the folder and looks for gnuplot, before minutes of measuring; NULL is fine. */
+int cli_plot_check(const char *dir);
+/* Draws what the result has figures for, as PNG and SVG; says on standard error what is left out. */
+int cli_plot(const char *dir, const json_t *result);
 
 /* ---- the meters (report.c) ---- */
 
