@@ -16,7 +16,7 @@
 
 extern char **environ;
 
-enum { SERIES_MAX = 16, NAME_SHOWN = 44 /* characters of a model's name */, LEGEND_COLUMNS = 3 };
+enum { SERIES_MAX = 16, NAME_SHOWN = 44 /* characters of a model's name */ };
 
 /* The cases of one temperature and one rule. */
 typedef struct series {
@@ -85,8 +85,8 @@ int cli_plot_check(const char *dir) {
 
 /* ---- text in scripts ---- */
 
-/* As a string of gnuplot's; within single quotes only the quote itself means anything. gnuplot writes & into SVG as it is
- * where it takes it for the beginning of an entity, so it becomes a + here. At most max characters; 0: all. */
+/* As a string of gnuplot's: within single quotes only the quote itself means anything. gnuplot does not make all names
+ * safe for SVG, so what means something there becomes a look-alike. At most max characters; 0: all. */
 static void quote(FILE *f, const char *text, int max) {
     int n = 0;
     fputc('\'', f);
@@ -96,8 +96,12 @@ static void quote(FILE *f, const char *text, int max) {
             fputs("...", f);
             break;
         }
-        if (c == '\'') fputc(c, f);
-        fputc(c < 0x20 || c == 0x7f ? ' ' : c == '&' ? '+' : c, f);
+        if (c == '\'')
+            fputs("\u2019", f);
+        else if (c == '<' || c == '>')
+            fputs(c == '<' ? "\u2039" : "\u203a", f);
+        else
+            fputc(c < 0x20 || c == 0x7f ? ' ' : c == '&' ? '+' : c, f);
     }
     fputc('\'', f);
 }
@@ -156,9 +160,9 @@ static const char styles[] =
     "set style line 4 lc rgb '#b08900' lw 2 pt 12 ps 1.4 dt 5\n"
     "set style line 5 lc rgb '#7b3294' lw 2 pt 5 ps 1.1 dt 3\n"
     "set style line 6 lc rgb '#8c8c8c' lw 2 pt 6 ps 1.2 dt 1\n"
-    "set style line 11 lc rgb '#e07b00' lw 2 dt 2\n"    /* predicted, roofline */
+    "set style line 11 lc rgb '#e07b00' lw 2 pt 6 ps 0.9 dt 2\n"    /* predicted, roofline */
     "set style line 12 lc rgb '#2a7fb8' lw 2 dt 4\n"    /* auto */
-    "set style line 13 lc rgb '#606060' lw 1 dt 3\n"    /* plain */
+    "set style line 13 lc rgb '#404040' lw 2 dt 3\n"    /* plain */
     "set style line 20 lc rgb '#dddddd' lw 1 dt 1\n"    /* grid */
     "set grid ls 20\nset tics nomirror\nset border 3 lc rgb '#606060'\nset bars small\n";
 
@@ -167,8 +171,10 @@ static int begin(plot *p, const char *name, const page *g) {
     p->n_blocks = 0;
     p->dat = p->gp = NULL;
     if (!(p->dat = create(p, "dat")) || !(p->gp = create(p, "gp"))) return CLI_FAILED;
-    const int legend = (g->n_legend + LEGEND_COLUMNS - 1) / LEGEND_COLUMNS;
-    const int left = 75, top = 100, bottom = 60 + 22 * legend, gap_x = left + g->right, gap_y = 85;
+    /* gnuplot gives a legend the width of its panel. */
+    const int legend_columns = g->columns == 1 ? 2 : 1;
+    const int legend = (g->n_legend + legend_columns - 1) / legend_columns;
+    const int left = 75, top = 100, bottom = 62 + 22 * legend, gap_x = left + g->right, gap_y = 100;
     const int w = g->columns == 1 ? 940 : 1140;
     const int h = top + bottom + g->rows * (g->columns == 1 && g->rows == 1 ? 400 : 300) + (g->rows - 1) * gap_y;
     fprintf(p->gp, "# Written by tandem bench --plot; gnuplot %s.gp draws it again.\nset encoding utf8\n", name);
@@ -184,7 +190,7 @@ static int begin(plot *p, const char *name, const page *g) {
             "set key at screen 0.5, screen %.4f center bottom horizontal maxcols %d samplen 3 width 1 Left reverse\n",
             w, h, w, h, name, styles, g->rows, g->columns, (double)left / w, 1 - (double)g->right / w,
             (double)bottom / h, 1 - (double)top / h, (double)gap_x / w, (double)gap_y / h, 8.0 / h,
-            LEGEND_COLUMNS);
+            legend_columns);
     return CLI_OK;
 }
 
@@ -220,6 +226,11 @@ static double tic_step(double span) {
     while (span / step > 20)
         step *= 2;
     return step;
+}
+
+/* Beside the first and the last point. */
+static double room(double span) {
+    return fmax(0.5, 0.025 * span);
 }
 
 /* ---- the cases ---- */
@@ -272,8 +283,8 @@ static double at(const json_t *list, size_t i) {
 
 /* ---- acceptance ---- */
 
-/* By place, of the longest chain of the series; its length, 0: there is none. */
-static int write_places(plot *p, const series *s) {
+/* By place, of the longest chain of the series. */
+static void write_places(plot *p, const series *s) {
     const json_t *longest = NULL;
     int k = 0;
     for (size_t i = 0; i < n_cases(p); i++) {
@@ -287,7 +298,6 @@ static int write_places(plot *p, const series *s) {
     for (size_t i = 0; i < json_array_size(drafted); i++)
         if (at(drafted, i) > 0 && isfinite(at(accepted, i)))
             fprintf(p->dat, "%zu %.6g\n", i + 1, 100 * at(accepted, i) / at(drafted, i));
-    return k;
 }
 
 static void write_rates(plot *p, const series *s) {
@@ -326,8 +336,8 @@ static int plot_acceptance(plot *p, int k_max) {
         write_rates(p, &p->list[i]);
         rates[i] = end_block(p);
     }
-    fprintf(p->gp, "set yrange [0:103]\nset xrange [0.5:%d.5]\nset xtics %g\nset ytics 20\n", k_max,
-            tic_step(k_max));
+    fprintf(p->gp, "set yrange [0:103]\nset xrange [%g:%g]\nset xtics %g\nset ytics 20\n",
+            1 - room(k_max), k_max + room(k_max), tic_step(k_max));
     fputs("set ylabel 'accepted (% of those drafted)'\n"
           "set xlabel 'place in the draft, of the longest length'\n",
           p->gp);
@@ -339,8 +349,7 @@ static int plot_acceptance(plot *p, int k_max) {
 
 /* ---- speed-up ---- */
 
-/* Cases of this series that a panel shows, tree widths apart. */
-enum { WIDTHS_MAX = 4 };
+enum { WIDTHS_MAX = 4 }; /* of trees, that a panel tells apart */
 
 typedef struct span {
     double low, high;
@@ -383,8 +392,8 @@ static int widths_of(const plot *p, const series *s, int widths[WIDTHS_MAX]) {
     return n;
 }
 
-/* Length, speed-up, low, high (the speed-up itself where there is no interval), predicted; rows written. With
- * `intervals` only those that have one, with `predicted` only those. */
+/* Length and speed-up, or the predicted one, or with `intervals` the speed-up and its interval, of the cases that have
+ * it; rows written. */
 static int write_speedup(plot *p, const series *s, int width, bool intervals, bool predicted) {
     int n = 0;
     for (size_t i = 0; i < n_cases(p); i++) {
@@ -422,7 +431,7 @@ static void write_speedup_legend(plot *p, const int *widths, int n_widths, bool 
         quote(p->gp, name, 0);
         fputs(", ", p->gp);
     }
-    fputs("keyentry with lines ls 11 title 'predicted S(k)', keyentry with lines ls 12 title 'auto', "
+    fputs("keyentry with linespoints ls 11 title 'predicted S(k)', keyentry with lines ls 12 title 'auto', "
           "keyentry with lines ls 13 title 'plain decoding', ",
           p->gp);
 }
@@ -452,7 +461,7 @@ static void speedup_panel(plot *p, const series *s, const int *widths, int n_wid
             fprintf(p->dat, "# draft length, predicted\n");
         }
         if (write_speedup(p, s, widths[w], false, true))
-            fprintf(p->gp, ", 'speedup.dat' index %d with lines ls 11 notitle", end_block(p));
+            fprintf(p->gp, ", 'speedup.dat' index %d with linespoints ls 11 notitle", end_block(p));
     }
     fputs("\nunset key\n", p->gp);
 }
@@ -480,9 +489,9 @@ static int plot_speedup(plot *p, int k_max) {
     const int rc = begin(p, "speedup", &g);
     if (rc) return end(p, rc);
     fprintf(p->gp,
-            "set yrange [%.6g:%.6g]\nset link y2\nset xrange [0.5:%d.5]\nset xtics %g\n"
+            "set yrange [%.6g:%.6g]\nset link y2\nset xrange [%g:%g]\nset xtics %g\n"
             "set xlabel 'draft length (tokens)'\nset ylabel 'speed-up (times plain)'\n",
-            y.low, y.high, k_max, tic_step(k_max));
+            y.low, y.high, 1 - room(k_max), k_max + room(k_max), tic_step(k_max));
     for (int i = 0; i < p->n_series; i++)
         speedup_panel(p, &p->list[i], widths, n_widths, !i, interval);
     return end(p, CLI_OK);
@@ -492,7 +501,7 @@ static int plot_speedup(plot *p, int k_max) {
 
 static int plot_cost(plot *p) {
     const json_t *passes = json_object_get(p->result, "passes"), *widths = json_object_get(passes, "widths");
-    const page g = {"Time of a pass of the target, by its rows", 1, 1, 2, 75};
+    const page g = {"Time of a pass of the target by its rows, and what reading or multiplying takes at least (roofline)", 1, 1, 2, 75};
     double one = NAN, top = 0, rows = 1;
     bool roofline = false;
     const int rc = begin(p, "cost", &g);
@@ -511,17 +520,17 @@ static int plot_cost(plot *p) {
     }
     const int block = end_block(p);
     fprintf(p->gp,
-            "set xrange [0.5:%.0f.5]\nset xtics %g\nset yrange [0:%.6g]\n"
+            "set xrange [%g:%g]\nset xtics %g\nset yrange [0:%.6g]\n"
             "set xlabel 'rows of the pass (tokens checked at once), %.0f positions behind them'\n"
             "set ylabel 'time T(m) (ms)'\n",
-            rows, tic_step(rows), 1.08 * top, cli_json_get(passes, "context"));
+            1 - room(rows), rows + room(rows), tic_step(rows), 1.08 * top, cli_json_get(passes, "context"));
     if (one > 0)
         fprintf(p->gp, "set y2range [0:%.6g]\nset y2tics\nset border 11\nset y2label 'T(m) / T(1)'\n",
                 1.08 * top / one);
-    fprintf(p->gp, "plot 'cost.dat' index %d using 1:2:3:4 with yerrorlines ls 1 title 'measured: median, lowest to highest'",
+    fprintf(p->gp, "plot 'cost.dat' index %d using 1:2:3:4 with yerrorlines ls 1 title 'measured, lowest to highest'",
             block);
     if (roofline)
-        fprintf(p->gp, ", 'cost.dat' index %d using 1:5 with linespoints ls 11 pt 6 title 'roofline: reading or multiplying, the longer'",
+        fprintf(p->gp, ", 'cost.dat' index %d using 1:5 with linespoints ls 11 title 'roofline'",
                 block);
     fputc('\n', p->gp);
     return end(p, CLI_OK);
@@ -571,7 +580,7 @@ static int plot_timeline(plot *p) {
     fprintf(p->gp, "set xrange [0:%.6g]\nset yrange [0:%.6g]\nset style fill solid 1 noborder\n",
             1.02 * right, 1.05 * sum);
     /* The upper panel is the larger one. */
-    fputs("set tmargin at screen 0.86\nset bmargin at screen 0.40\nset ylabel 'tokens written'\nset format x ''\nplot ",
+    fputs("set tmargin at screen 0.86\nset bmargin at screen 0.42\nset ylabel 'tokens written'\nset format x ''\nplot ",
           p->gp);
     fprintf(p->gp,
             "'timeline.dat' index %d using (($1+$4)/2):(($5+$6)/2):1:4:5:6 with boxxyerror lc rgb '#f2a541' title 'tokens that the draft guessed'"
@@ -584,7 +593,7 @@ static int plot_timeline(plot *p) {
           ", keyentry with boxes lc rgb '#333333' title 'time sampling'\n",
           p->gp);
     fputs("unset key\nset format x\nunset ytics\nunset grid\nset ylabel 'time for'\nset yrange [0:1]\n"
-          "set xlabel 'time since decoding began (ms)'\nset tmargin at screen 0.36\nset bmargin at screen 0.22\n",
+          "set xlabel 'time since decoding began (ms)'\nset tmargin at screen 0.37\nset bmargin at screen 0.21\n",
           p->gp);
     fprintf(p->gp,
             "plot 'timeline.dat' index %d using (($1+$2)/2):(0.5):1:2:(0.1):(0.9) with boxxyerror lc rgb '#f9d9a8'"

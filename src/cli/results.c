@@ -284,7 +284,7 @@ static void print_speedups(const comparison *c) {
     printf("speed-up over plain decoding, %s\n", c->n_pairs >= FEWEST_PAIRS
                                                        ? "the change paired by prompt"
                                                        : "the change from both intervals");
-    printf("%-24s %8s %8s %8s  %18s  %s\n", "", "old", "new", "change", "95 % interval", "verdict");
+    printf("%-22s %8s %8s %8s  %18s  %s\n", "", "old", "new", "change", "95 % interval", "verdict");
     for (size_t i = 0; i < c->n_arms; i++) {
         const change *s = &c->arms[i].speedup;
         char interval[56] = "-";
@@ -292,7 +292,7 @@ static void print_speedups(const comparison *c) {
         if (isfinite(s->low) && isfinite(s->high))
             snprintf(interval, sizeof interval, "%s to %s %%", number(b[0], "%+.1f", 100 * s->low),
                      number(b[1], "%+.1f", 100 * s->high));
-        printf("%-24s %8s %8s %6s %%  %18s  %s\n", cli_arm_name(name, &c->arms[i].arm),
+        printf("%-22s %8s %8s %6s %%  %18s  %s\n", cli_arm_name(name, &c->arms[i].arm),
                number(b[0], "%.3f", s->before), number(b[1], "%.3f", s->after),
                number(b[2], "%+.1f", 100 * s->change), interval, s->verdict);
     }
@@ -301,11 +301,11 @@ static void print_speedups(const comparison *c) {
 static void print_acceptances(const comparison *c) {
     char name[64], b[4][24];
     printf("\ndrafted tokens accepted; tokens of a text hang together, so z is too sure\n");
-    printf("%-24s %8s %8s %8s  %18s  %s\n", "", "old", "new", "change", "z", "verdict");
+    printf("%-22s %8s %8s %8s  %18s  %s\n", "", "old", "new", "change", "z", "verdict");
     for (size_t i = 0; i < c->n_arms; i++) {
         const change *s = &c->arms[i].acceptance;
         if (c->arms[i].arm.k)
-            printf("%-24s %6s %% %6s %% %6s %%  %18s  %s\n", cli_arm_name(name, &c->arms[i].arm),
+            printf("%-22s %6s %% %6s %% %6s %%  %18s  %s\n", cli_arm_name(name, &c->arms[i].arm),
                    number(b[0], "%.1f", 100 * s->before), number(b[1], "%.1f", 100 * s->after),
                    number(b[2], "%+.1f", 100 * s->change), number(b[3], "%+.2f", s->z), s->verdict);
     }
@@ -318,10 +318,10 @@ static double speed_of(const json_t *c) {
 static void print_speeds(const comparison *c) {
     char name[64], b[3][24];
     printf("\ntokens a second; not judged: machines drift from one process to the next\n");
-    printf("%-24s %8s %8s %8s\n", "", "old", "new", "change");
+    printf("%-22s %8s %8s %8s\n", "", "old", "new", "change");
     for (size_t i = 0; i < c->n_arms; i++) {
         const double before = speed_of(c->arms[i].before), after = speed_of(c->arms[i].after);
-        printf("%-24s %8s %8s %6s %%\n", cli_arm_name(name, &c->arms[i].arm), number(b[0], "%.2f", before),
+        printf("%-22s %8s %8s %6s %%\n", cli_arm_name(name, &c->arms[i].arm), number(b[0], "%.2f", before),
                number(b[1], "%.2f", after), number(b[2], "%+.1f", 100 * (after / before - 1)));
     }
 }
