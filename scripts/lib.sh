@@ -36,6 +36,7 @@ have() { # PACKAGE
     libpcre2-dev) pkg-config --exists libpcre2-8 ;;
     libutf8proc-dev) pkg-config --exists libutf8proc ;;
     libjansson-dev) pkg-config --exists jansson ;;
+    gnuplot-nox) gnuplot -d -e 'set terminal svg; set terminal pngcairo' ;;
     libcmocka-dev) pkg-config --exists cmocka ;;
     python3) python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' ;;
     python3-venv) python3 -c 'import venv, ensurepip' ;;

@@ -278,7 +278,8 @@ static int open_session(sweep *s, const cli_args *a) {
 
 static int prepare(sweep *s, const cli_args *a) {
     int rc;
-    if ((rc = cli_json_check(a->json)) || (rc = read_prompts(s, a)) || (rc = choose_arms(s, a)))
+    if ((rc = cli_json_check(a->json)) || (rc = cli_plot_check(a->plot)) || (rc = read_prompts(s, a)) ||
+        (rc = choose_arms(s, a)))
         return rc;
     cli_stop_init();
     if ((rc = cli_models_open(&s->models, a, true)) || (rc = cli_check_bias(a, s->models.target)))
@@ -319,6 +320,8 @@ static void close_sweep(sweep *s) {
 int cli_bench(cli_args *a) {
     sweep s = {.args = a};
     int rc;
+    if (a->mode == CLI_SAVED) return cli_compare(a);
+    if (a->mode == CLI_REPLOT) return cli_plot_saved(a);
     if (a->mode != CLI_COMPARE) return cli_measure(a);
     if (a->sampling.seed == UINT64_MAX) a->sampling.seed = 1; /* the same tokens each run */
     cli_progress_init(!a->no_progress);
@@ -336,6 +339,11 @@ int cli_bench(cli_args *a) {
         sweep_print_rows(&s);
     if (!rc) rc = cli_finish_stdout();
     if (!rc && a->json) rc = cli_json_write(a->json, sweep_json(&s));
+    if (!rc && a->plot) {
+        json_t *result = sweep_json(&s);
+        rc = cli_plot(a->plot, result);
+        json_decref(result);
+    }
     if (!rc) rc = check_texts(&s);
 fail:
     close_sweep(&s);

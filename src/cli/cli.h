@@ -36,7 +36,9 @@ typedef enum cli_mode {
     CLI_COMPARE = 1, /* plain against speculative */
     CLI_ROOFLINE = 2,
     CLI_KERNELS = 4,
-    CLI_COST = 8
+    CLI_COST = 8,
+    CLI_SAVED = 16, /* --compare of two saved results */
+    CLI_REPLOT = 32 /* --plot of one */
 } cli_mode;
 
 typedef enum cli_format { CLI_TEXT, CLI_JSON, CLI_CSV, CLI_MD } cli_format;
@@ -97,7 +99,7 @@ typedef struct cli_args {
     int prompt_tokens, answer_tokens;
     const char *gpu;
     /* output */
-    const char *json;
+    const char *json, *plot, *compare;
     cli_format format;
     bool print_json; /* format is CLI_JSON */
     bool json_flag, quiet, no_progress, tensors, keys;
@@ -123,6 +125,8 @@ double cli_kv_bits(const cli_args *a);
 int cli_run(cli_args *a);
 int cli_bench(cli_args *a);
 int cli_measure(cli_args *a); /* bench --roofline, --kernels, --cost */
+int cli_compare(const cli_args *a);    /* bench --compare */
+int cli_plot_saved(const cli_args *a); /* bench --plot DIR RESULT */
 int cli_inspect(cli_args *a);
 int cli_plan(cli_args *a);
 int cli_selftest(cli_args *a);
@@ -270,6 +274,31 @@ int cli_model_sizes(bench_sizes *out, const char *path, const td_model *m);
 /* Fills in what a pass behind c->n_context positions reads and multiplies. */
 void cli_cost_sizes(bench_cost *c, const bench_sizes *s, const cli_args *a);
 json_t *cli_json_range(const bench_range *r);
+
+/* ---- saved results of bench (results.c) ---- */
+
+/* What a case of a result measured. */
+typedef struct cli_arm {
+    int k, width; /* k: 0 plain, TD_DRAFT_AUTO */
+    double temperature;
+    const char *verify; /* the result's, or static */
+} cli_arm;
+
+/* Reads and checks: "all" and each prompt's "cases" are lists of cases. NULL after a message; else the caller's. */
+json_t *cli_result_read(const char *path);
+/* Of a case, or of the timeline; what it does not say is taken from the result, or usual. */
+cli_arm cli_arm_of(const json_t *result, const json_t *c);
+/* "k 4", "tree 2x4 T 0.8 token"; in buf, which is returned. */
+const char *cli_arm_name(char buf[64], const cli_arm *a);
+/* The number of that name; NAN: there is none. */
+double cli_json_get(const json_t *o, const char *key);
+
+/* ---- pictures of a result (plot.c) ---- */
+
+/* --plot DIR: makes the folder and looks for gnuplot, before minutes of measuring; NULL is fine. */
+int cli_plot_check(const char *dir);
+/* Draws what the result has figures for, as PNG and SVG; says on standard error what is left out. */
+int cli_plot(const char *dir, const json_t *result);
 
 /* ---- the meters (report.c) ---- */
 

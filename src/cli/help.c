@@ -26,7 +26,9 @@ static const struct {
     {CLI_BENCH, "bench",
      "tandem bench -m TARGET -md DRAFT [-p TEXT | -f FILE | --prompts LIST] [options]\n"
      "tandem bench --cost -m MODEL [-c LIST] [--rows LIST] [options]\n"
-     "tandem bench --roofline | --kernels [--type LIST] [--rows LIST] [options]",
+     "tandem bench --roofline | --kernels [--type LIST] [--rows LIST] [options]\n"
+     "tandem bench --compare OLD.json NEW.json\n"
+     "tandem bench --plot DIR RESULT.json",
      "measure here: plain against speculative decoding, passes, kernels",
      "Loads both models once and generates the same tokens plainly and with each draft in turn, "
      "back and forth, so that a change of the machine's speed meets all alike. Lists for --temp, "
@@ -54,7 +56,11 @@ static const struct {
      "KV) / B, m * multiply-adds / I), attention's multiply-adds left out; and prefill of 512 "
      "tokens with its share of I. B and I are measured between the passes. It takes minutes, most "
      "of them for reading the longest context; -c 512 is quicker. With --format json it prints an "
-     "array of objects with context, m, ms and roofline_ms, among others."},
+     "array of objects with context, m, ms and roofline_ms, among others.\n\n"
+     "--compare reads two results that --json wrote and says of each length whether the speed-up and "
+     "the share of tokens accepted changed, with intervals; over five prompts or more, the same in "
+     "both, the changes are paired. Speeds are printed but not judged: they are the machine's "
+     "of the hour. --plot with a result draws it without measuring."},
     {CLI_PLAN, "plan",
      "tandem plan -m MODEL [-md DRAFT --acceptance A] [options]\n"
      "tandem plan --params N --bits B --layers L --kv-heads H --head-dim D [options]",

@@ -218,7 +218,14 @@ static const option options[] = {
 
     {"Output", "--format", "FORMAT",
      "of what is printed: text (the default) or json; of drafts compared, csv or md, too",
-     CLI_BENCH | CLI_PLAN, FORMAT, 0, .modes = ANY_MODE},
+     CLI_BENCH | CLI_PLAN, FORMAT, 0, .modes = ANY_MODE | CLI_SAVED},
+    {"Output", "--plot", "DIR",
+     "draw acceptance, speed-up, cost of passes and one stream in time into this folder, as PNG and "
+     "SVG, with gnuplot; of a result that --json wrote, when one is named",
+     CLI_BENCH, TEXT, AT(plot), .modes = CLI_COMPARE | CLI_REPLOT},
+    {"Output", "--compare", "OLD.json",
+     "measure nothing: say what changed from this result of --json to the one named after it",
+     CLI_BENCH, TEXT, AT(compare), .modes = CLI_SAVED},
     {"Output", "--json", "FILE", "write the figures there, too, as one JSON object",
      BOTH | CLI_PLAN | CLI_SELFTEST, TEXT, AT(json), .modes = ANY_MODE},
     {"Output", "--json", NULL, "print one JSON object instead of text", CLI_INSPECT, FLAG,
@@ -636,7 +643,11 @@ static int unescape(cli_args *a, const char **text) {
 static const struct {
     cli_mode mode;
     const char *name;
-} modes[] = {{CLI_ROOFLINE, "--roofline"}, {CLI_KERNELS, "--kernels"}, {CLI_COST, "--cost"}};
+} modes[] = {{CLI_ROOFLINE, "--roofline"},
+             {CLI_KERNELS, "--kernels"},
+             {CLI_COST, "--cost"},
+             {CLI_SAVED, "--compare"},
+             {CLI_REPLOT, "a saved result"}};
 enum { N_MODES = sizeof modes / sizeof *modes };
 
 static const char *mode_name(cli_mode mode) {
@@ -647,11 +658,13 @@ static const char *mode_name(cli_mode mode) {
 
 /* An option that the mode would leave unheard is refused. */
 static int check_mode(cli_args *a, const bool *given) {
-    if (a->roofline + a->kernels + a->cost > 1)
-        return cli_misuse("one at a time: --roofline, --kernels or --cost");
+    if (a->roofline + a->kernels + a->cost + !!a->compare > 1)
+        return cli_misuse("one at a time: --roofline, --kernels, --cost or --compare");
     a->mode = a->roofline  ? CLI_ROOFLINE
               : a->kernels ? CLI_KERNELS
               : a->cost    ? CLI_COST
+              : a->compare ? CLI_SAVED
+              : a->file    ? CLI_REPLOT
                            : CLI_COMPARE;
     for (int i = 0; i < N_OPTIONS; i++) {
         const unsigned of = options[i].modes ? options[i].modes : (unsigned)CLI_COMPARE;
@@ -673,6 +686,8 @@ static int check_mode(cli_args *a, const bool *given) {
 static int check_bench(cli_args *a, const bool *given) {
     const int rc = check_mode(a, given);
     if (rc) return rc;
+    if (a->compare && !a->file)
+        return cli_misuse("--compare takes two results: --compare OLD.json NEW.json");
     if (!a->n_runs) a->n_runs = a->mode == CLI_COMPARE ? CLI_BENCH_RUNS : CLI_MEASURE_RUNS;
     sort_list(a->rows, &a->n_rows);
     sort_list(a->contexts, &a->n_contexts);
@@ -772,19 +787,20 @@ static int check_together(cli_args *a, const bool *given) {
     }
     if (a->file && (a->command == CLI_PLAN || a->command == CLI_SELFTEST))
         return cli_misuse("unexpected argument '%s'; the model is given with -m", a->file);
-    if (a->file)
+    if (a->file && !a->compare && !a->plot)
         return cli_misuse(
             "unexpected argument '%s'; the prompt is given with -p or -f, the model with -m",
             a->file);
     if (a->json && !strcmp(a->json, "-"))
         return cli_misuse("--json writes a file; standard output is for the %s",
                           a->command == CLI_RUN ? "text" : "tables");
-    if (a->format > CLI_JSON && (a->command == CLI_PLAN || a->roofline || a->kernels || a->cost))
+    if (a->format > CLI_JSON &&
+        (a->command == CLI_PLAN || a->roofline || a->kernels || a->cost || a->compare))
         return cli_misuse("--format: csv and md are for drafts compared; here text or json");
     if (a->command == CLI_PLAN) return check_plan(a);
     if (a->command == CLI_BENCH) {
         rc = check_bench(a, given);
-        if (rc || a->mode == CLI_ROOFLINE || a->mode == CLI_KERNELS) return rc;
+        if (rc || (a->mode != CLI_COMPARE && a->mode != CLI_COST)) return rc;
     }
     if (!a->model)
         return a->draft ? cli_misuse("-md needs a target as well: -m FILE")
