@@ -62,7 +62,8 @@ static td_code run_round(td_session *s, bench_probe *probe, cost_rounds *all, be
     char what[40];
     td_code rc;
     snprintf(what, sizeof what, "passes behind %d", c->n_context);
-    if (c->with_draft && (rc = td_measure_draft(s, c->n_context, DRAFTS, &all->draft_ms[round], err)))
+    if (c->with_draft &&
+        (rc = td_measure_draft(s, c->n_context, DRAFTS, &all->draft_ms[round], err)))
         return rc;
     for (int i = 0; i < c->n_rows; i++) {
         const int at = round % 2 ? c->n_rows - 1 - i : i, m = c->rows[at];
@@ -177,8 +178,8 @@ void bench_costing_close(bench_costing **x) {
     free(all);
 }
 
-td_code bench_costing_round(bench_costing *x, td_session *s, bench_probe *probe, bench_tick_fn *tick,
-                            void *user, td_error *err) {
+td_code bench_costing_round(bench_costing *x, td_session *s, bench_probe *probe,
+                            bench_tick_fn *tick, void *user, td_error *err) {
     assert(x->n_done < x->c->n_rounds);
     td_code rc = read_context(s, x->c->n_context, tick, user, err);
     return rc ? rc : run_round(s, probe, x, tick, user, err);

@@ -6,13 +6,14 @@
 #include <math.h>
 #include <string.h>
 
-static const double slack = 0.05;    /* of plain decoding's time: the bound */
+static const double slack = 0.05;      /* of plain decoding's time: the bound */
 static const double try_share = 0.025; /* of it, for drafts that only find out */
-static const double memory = 0.985;  /* of a count, at each new one: half is forgotten in 46 */
-static const double doubt = 0.8;     /* the same at each try: a text that changed shows in a few */
+static const double memory = 0.985;    /* of a count, at each new one: half is forgotten in 46 */
+static const double doubt = 0.8; /* the same at each try: a text that changed shows in a few */
 static const double prior = 0.7, all_weight = 6, prior_weight = 4;
 static const double sibling_prior[LENGTH_WIDTH] = {0, 0.4, 0.3, 0.2};
-static const double first_share = 0.5; /* how far the first times move what is expected of the next */
+static const double first_share =
+    0.5; /* how far the first times move what is expected of the next */
 
 /* Upper ends of the confidence bins, and what a draft of that confidence may be worth before anything is known. */
 static const float bin_end[LENGTH_BINS] = {0.2f, 0.35f, 0.5f, 0.65f, 0.8f, 0.9f, 0.97f, 2};
@@ -136,7 +137,8 @@ void length_begin(length_model *l) {
  * times do not grow evenly with rows, so that the best number of them is not where one first fails to pay. */
 static double comb_rate(const length_model *l, int n_places) {
     const length_scope *at = &l->scope;
-    double tokens = 1, path = 1, next[LENGTH_MAX]; /* of each place: what its next sibling is worth */
+    double tokens = 1, path = 1,
+           next[LENGTH_MAX]; /* of each place: what its next sibling is worth */
     int width[LENGTH_MAX];
     for (int i = 0; i < n_places; i++) {
         const double first = place_rate(l, i);
@@ -205,7 +207,8 @@ length_answer length_ask(length_model *l, int i, float confidence) {
     const length_scope *at = &l->scope;
     assert(i >= 0 && i < at->n_places);
     const int n_rows = 1 + l->n_nodes;
-    const double step = draft_table_ms(l, at->n_pos, 1, 1) * l->draft_drift, /* of each further place */
+    const double step = draft_table_ms(l, at->n_pos, 1, 1) *
+                        l->draft_drift, /* of each further place */
         before = verify_ms(l, at->n_pos, n_rows), first = bin_rate(l, confidence);
     length_answer best = {0};
     double best_net = l->trying ? -INFINITY : 0; /* a try is made to be seen */
@@ -215,7 +218,8 @@ length_answer length_ask(length_model *l, int i, float confidence) {
         for (int j = i; j < at->n_places; j++) {
             const int n_nodes = l->n_nodes + width + j - i;
             if (n_nodes > at->n_nodes) break;
-            if (n_nodes > j + 1 && comb_ms(l, at->n_pos, at->n_unread, j + 1, n_nodes) > l->most_ms) break;
+            if (n_nodes > j + 1 && comb_ms(l, at->n_pos, at->n_unread, j + 1, n_nodes) > l->most_ms)
+                break;
             gain += survives;
             const double net =
                 gain - l->rate * (verify_ms(l, at->n_pos, n_nodes + 1) - before + step * (j - i));
@@ -225,7 +229,8 @@ length_answer length_ask(length_model *l, int i, float confidence) {
             }
             survives *= place_rate(l, j + 1);
         }
-        if (width < at->width) beside += wrong * sibling_rate(l, width), wrong *= 1 - sibling_rate(l, width);
+        if (width < at->width)
+            beside += wrong * sibling_rate(l, width), wrong *= 1 - sibling_rate(l, width);
     }
     l->confidence[i] = confidence;
     l->width[i] = best.width;
@@ -288,7 +293,8 @@ void length_learn(length_model *l, const length_round *r) {
         follow(&l->draft_drift, r->draft_ms / (expected * l->draft_drift),
                fmax(first_share / ++l->n_drafts, 0.1));
         /* What a pass takes beyond twice its time is the machine's doing, not the draft's. */
-        const double pass_ms = fmin(r->verify_ms + r->sample_ms, 2 * verify_ms(l, l->scope.n_pos, m));
+        const double pass_ms =
+            fmin(r->verify_ms + r->sample_ms, 2 * verify_ms(l, l->scope.n_pos, m));
         over_ms = r->draft_ms + pass_ms - plain_ms * n_tokens;
         l->pace.tried = l->pace.tried * memory + r->draft_ms + pass_ms;
         l->pace.accepted = l->pace.accepted * memory + n_tokens;

@@ -13,7 +13,8 @@
 enum {
     NEAR = 128,
     FAR = MEASURE_FAR,
-    LEAST_FAR = 1024, /* attention grows too little before, beside what the machine drifts meanwhile */
+    LEAST_FAR =
+        1024,   /* attention grows too little before, beside what the machine drifts meanwhile */
     VISITS = 4, /* of each figure; to MOST_VISITS where they disagree */
     MOST_VISITS = 12,
     TEXT = 16, /* the draft's, while its step is timed */
@@ -23,7 +24,7 @@ enum {
 enum { MOST_ROWS = LENGTH_MAX + 1, N_FAR = 4 };
 
 static const int32_t text[TEXT] = {0};
-static const float near_to = 1.05f;     /* the second least of the visits, over the least */
+static const float near_to = 1.05f;    /* the second least of the visits, over the least */
 static const float least_row = 0.005f; /* of T(1), that a row costs */
 
 typedef struct measuring {
@@ -106,7 +107,9 @@ static td_code time_draft(measuring *x, figure *f, td_error *err) {
     if (rc) return rc;
     const uint64_t start = td_now_ns();
     if ((rc = draft_propose(x->d, &req, &p, err))) return rc;
-    if (!s.n) s.ms[s.n++] = (double)(td_now_ns() - start) / 1e6; /* it takes one token at a time, or does not ask */
+    if (!s.n)
+        s.ms[s.n++] =
+            (double)(td_now_ns() - start) / 1e6; /* it takes one token at a time, or does not ask */
     qsort(s.ms, (size_t)s.n, sizeof *s.ms, by_value);
     add(f, s.ms[s.n / 2]);
     return TD_OK;

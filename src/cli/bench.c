@@ -238,7 +238,8 @@ static int compare(sweep *s, const cli_args *a) {
         for (int r = 0; s->costing && r < rounds_a_prompt(s) && !code; r++)
             code = bench_costing_round(s->costing, s->session, s->probe, cli_tick, NULL, &err);
         if (!code)
-            code = bench_compare(s->session, &plan, s->cases + p * s->n_arms, tick_compare, s, &err);
+            code =
+                bench_compare(s->session, &plan, s->cases + p * s->n_arms, tick_compare, s, &err);
         cli_progress_end();
         if (code) return cli_error(&err);
         if (a->format == CLI_TEXT) sweep_print_prompt(s, p);
@@ -278,8 +279,8 @@ static int open_session(sweep *s, const cli_args *a) {
 
 static int prepare(sweep *s, const cli_args *a) {
     int rc;
-    if ((rc = cli_json_check(a->json)) || (rc = cli_plot_check(a->plot)) || (rc = read_prompts(s, a)) ||
-        (rc = choose_arms(s, a)))
+    if ((rc = cli_json_check(a->json)) || (rc = cli_plot_check(a->plot)) ||
+        (rc = read_prompts(s, a)) || (rc = choose_arms(s, a)))
         return rc;
     cli_stop_init();
     if ((rc = cli_models_open(&s->models, a, true)) || (rc = cli_check_bias(a, s->models.target)))

@@ -392,11 +392,12 @@ static json_t *json_passes(const sweep *s) {
                                               cli_json_number(p->roofline_ms.median)));
     }
     const bench_range decode = decode_rate(s);
-    return json_pack("{s:i, s:f, s:o, s:o, s:o, s:o, s:o}", "context", c->n_context, "draft_ms",
-                     c->draft_ms.median, "read_gb_per_s", cli_json_range(&c->read_gb_per_s),
-                     "dot_gmac_per_s", cli_json_range(&c->dot_gmac_per_s), "decode_gb_per_s",
-                     cli_json_range(&decode), "share_of_read_limit",
-                     cli_json_range(&s->points[0].share), "widths", list);
+    return json_pack("{s:i, s:f, s:o, s:o, s:o, s:o, s:o, s:o}", "context", c->n_context,
+                     "draft_ms", c->draft_ms.median, "draft_to_one_row",
+                     cli_json_range(&c->draft_share), "read_gb_per_s",
+                     cli_json_range(&c->read_gb_per_s), "dot_gmac_per_s",
+                     cli_json_range(&c->dot_gmac_per_s), "decode_gb_per_s", cli_json_range(&decode),
+                     "share_of_read_limit", cli_json_range(&s->points[0].share), "widths", list);
 }
 
 static json_t *json_timeline(const sweep *s) {

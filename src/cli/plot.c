@@ -64,7 +64,8 @@ static int run_gnuplot(const char *dir, char *const argv[], bool quiet) {
 
 int cli_plot_check(const char *dir) {
     struct stat st;
-    static char *const probe[] = {"gnuplot", "-d", "-e", "set terminal svg; set terminal pngcairo", NULL};
+    static char *const probe[] = {"gnuplot", "-d", "-e", "set terminal svg; set terminal pngcairo",
+                                  NULL};
     if (!dir) return CLI_OK;
     if (!*dir) return cli_misuse("--plot needs the name of a folder");
     if (mkdir(dir, 0777) && errno != EEXIST)
@@ -160,10 +161,10 @@ static const char styles[] =
     "set style line 4 lc rgb '#b08900' lw 2 pt 12 ps 1.4 dt 5\n"
     "set style line 5 lc rgb '#7b3294' lw 2 pt 5 ps 1.1 dt 3\n"
     "set style line 6 lc rgb '#8c8c8c' lw 2 pt 6 ps 1.2 dt 1\n"
-    "set style line 11 lc rgb '#e07b00' lw 2 pt 6 ps 0.9 dt 2\n"    /* predicted, roofline */
-    "set style line 12 lc rgb '#2a7fb8' lw 2 dt 4\n"    /* auto */
-    "set style line 13 lc rgb '#404040' lw 2 dt 3\n"    /* plain */
-    "set style line 20 lc rgb '#dddddd' lw 1 dt 1\n"    /* grid */
+    "set style line 11 lc rgb '#e07b00' lw 2 pt 6 ps 0.9 dt 2\n" /* predicted, roofline */
+    "set style line 12 lc rgb '#2a7fb8' lw 2 dt 4\n"             /* auto */
+    "set style line 13 lc rgb '#404040' lw 2 dt 3\n"             /* plain */
+    "set style line 20 lc rgb '#dddddd' lw 1 dt 1\n"             /* grid */
     "set grid ls 20\nset tics nomirror\nset border 3 lc rgb '#606060'\nset bars small\n";
 
 static int begin(plot *p, const char *name, const page *g) {
@@ -176,21 +177,28 @@ static int begin(plot *p, const char *name, const page *g) {
     const int legend = (g->n_legend + legend_columns - 1) / legend_columns;
     const int left = 75, top = 100, bottom = 62 + 22 * legend, gap_x = left + g->right, gap_y = 100;
     const int w = g->columns == 1 ? 940 : 1140;
-    const int h = top + bottom + g->rows * (g->columns == 1 && g->rows == 1 ? 400 : 300) + (g->rows - 1) * gap_y;
-    fprintf(p->gp, "# Written by tandem bench --plot; gnuplot %s.gp draws it again.\nset encoding utf8\n", name);
+    const int h = top + bottom + g->rows * (g->columns == 1 && g->rows == 1 ? 400 : 300) +
+                  (g->rows - 1) * gap_y;
+    fprintf(p->gp,
+            "# Written by tandem bench --plot; gnuplot %s.gp draws it again.\nset encoding utf8\n",
+            name);
     write_title(p, g->title);
     fprintf(p->gp,
             "do for [format in 'png svg'] {\n"
             "reset\n"
-            "if (format eq 'png') { set terminal pngcairo noenhanced size %d,%d font 'Sans,11' background 'white' }\n"
-            "if (format eq 'svg') { set terminal svg noenhanced size %d,%d font 'Sans,11' background 'white' }\n"
+            "if (format eq 'png') { set terminal pngcairo noenhanced size %d,%d font 'Sans,11' "
+            "background 'white' }\n"
+            "if (format eq 'svg') { set terminal svg noenhanced size %d,%d font 'Sans,11' "
+            "background 'white' }\n"
             "set output '%s.'.format\n%s"
-            "set multiplot layout %d,%d title title margins screen %.4f, screen %.4f, screen %.4f, screen %.4f "
+            "set multiplot layout %d,%d title title margins screen %.4f, screen %.4f, screen %.4f, "
+            "screen %.4f "
             "spacing screen %.4f, screen %.4f\n"
-            "set key at screen 0.5, screen %.4f center bottom horizontal maxcols %d samplen 3 width 1 Left reverse\n",
-            w, h, w, h, name, styles, g->rows, g->columns, (double)left / w, 1 - (double)g->right / w,
-            (double)bottom / h, 1 - (double)top / h, (double)gap_x / w, (double)gap_y / h, 8.0 / h,
-            legend_columns);
+            "set key at screen 0.5, screen %.4f center bottom horizontal maxcols %d samplen 3 "
+            "width 1 Left reverse\n",
+            w, h, w, h, name, styles, g->rows, g->columns, (double)left / w,
+            1 - (double)g->right / w, (double)bottom / h, 1 - (double)top / h, (double)gap_x / w,
+            (double)gap_y / h, 8.0 / h, legend_columns);
     return CLI_OK;
 }
 
@@ -201,7 +209,9 @@ static int end(plot *p, int rc) {
     if (p->gp && (ferror(p->gp) | fclose(p->gp))) wrote = false;
     if (p->dat && (ferror(p->dat) | fclose(p->dat))) wrote = false;
     if (rc) return rc;
-    if (!wrote) return cli_failed("--plot: %s/%s.gp can't be written: %s", p->dir, p->name, strerror(errno));
+    if (!wrote)
+        return cli_failed("--plot: %s/%s.gp can't be written: %s", p->dir, p->name,
+                          strerror(errno));
     char script[32];
     snprintf(script, sizeof script, "%s.gp", p->name);
     char *const argv[] = {"gnuplot", "-d", script, NULL};
@@ -342,7 +352,8 @@ static int plot_acceptance(plot *p, int k_max) {
           "set xlabel 'place in the draft, of the longest length'\n",
           p->gp);
     plot_blocks(p, places, p->n_series, true);
-    fputs("unset key\nset xlabel 'draft length (tokens)'\nset ylabel 'acceptance rate (%)'\n", p->gp);
+    fputs("unset key\nset xlabel 'draft length (tokens)'\nset ylabel 'acceptance rate (%)'\n",
+          p->gp);
     plot_blocks(p, rates, p->n_series, false);
     return end(p, CLI_OK);
 }
@@ -431,7 +442,8 @@ static void write_speedup_legend(plot *p, const int *widths, int n_widths, bool 
         quote(p->gp, name, 0);
         fputs(", ", p->gp);
     }
-    fputs("keyentry with linespoints ls 11 title 'predicted S(k)', keyentry with lines ls 12 title 'auto', "
+    fputs("keyentry with linespoints ls 11 title 'predicted S(k)', keyentry with lines ls 12 title "
+          "'auto', "
           "keyentry with lines ls 13 title 'plain decoding', ",
           p->gp);
 }
@@ -481,11 +493,12 @@ static int plot_speedup(plot *p, int k_max) {
         }
     }
     for (size_t i = 0; i < n_cases(p); i++)
-        interval = interval || isfinite(cli_json_get(
-                                   json_array_get(json_object_get(p->result, "all"), i), "ratio_low"));
+        interval =
+            interval || isfinite(cli_json_get(json_array_get(json_object_get(p->result, "all"), i),
+                                              "ratio_low"));
     const int columns = p->n_series == 1 ? 1 : 2;
-    const page g = {"Speed-up over plain decoding, by draft length", (p->n_series + columns - 1) / columns,
-                    columns, n_widths + 3, 85};
+    const page g = {"Speed-up over plain decoding, by draft length",
+                    (p->n_series + columns - 1) / columns, columns, n_widths + 3, 85};
     const int rc = begin(p, "speedup", &g);
     if (rc) return end(p, rc);
     fprintf(p->gp,
@@ -500,8 +513,11 @@ static int plot_speedup(plot *p, int k_max) {
 /* ---- the cost of a pass ---- */
 
 static int plot_cost(plot *p) {
-    const json_t *passes = json_object_get(p->result, "passes"), *widths = json_object_get(passes, "widths");
-    const page g = {"Time of a pass of the target by its rows, and what reading or multiplying takes at least (roofline)", 1, 1, 2, 75};
+    const json_t *passes = json_object_get(p->result, "passes"),
+                 *widths = json_object_get(passes, "widths");
+    const page g = {"Time of a pass of the target by its rows, and what reading or multiplying "
+                    "takes at least (roofline)",
+                    1, 1, 2, 75};
     double one = NAN, top = 0, rows = 1;
     bool roofline = false;
     const int rc = begin(p, "cost", &g);
@@ -523,11 +539,15 @@ static int plot_cost(plot *p) {
             "set xrange [%g:%g]\nset xtics %g\nset yrange [0:%.6g]\n"
             "set xlabel 'rows of the pass (tokens checked at once), %.0f positions behind them'\n"
             "set ylabel 'time T(m) (ms)'\n",
-            1 - room(rows), rows + room(rows), tic_step(rows), 1.08 * top, cli_json_get(passes, "context"));
+            1 - room(rows), rows + room(rows), tic_step(rows), 1.08 * top,
+            cli_json_get(passes, "context"));
     if (one > 0)
-        fprintf(p->gp, "set y2range [0:%.6g]\nset y2tics\nset border 11\nset y2label 'T(m) / T(1)'\n",
+        fprintf(p->gp,
+                "set y2range [0:%.6g]\nset y2tics\nset border 11\nset y2label 'T(m) / T(1)'\n",
                 1.08 * top / one);
-    fprintf(p->gp, "plot 'cost.dat' index %d using 1:2:3:4 with yerrorlines ls 1 title 'measured, lowest to highest'",
+    fprintf(p->gp,
+            "plot 'cost.dat' index %d using 1:2:3:4 with yerrorlines ls 1 title 'measured, lowest "
+            "to highest'",
             block);
     if (roofline)
         fprintf(p->gp, ", 'cost.dat' index %d using 1:5 with linespoints ls 11 title 'roofline'",
@@ -544,7 +564,8 @@ static double number_or_0(const json_t *o, const char *key) {
 }
 
 static int plot_timeline(plot *p) {
-    const json_t *t = json_object_get(p->result, "timeline"), *rounds = json_object_get(t, "rounds");
+    const json_t *t = json_object_get(p->result, "timeline"),
+                 *rounds = json_object_get(t, "rounds");
     const double plain_ms = cli_json_get(t, "plain_ms");
     const cli_arm arm = cli_arm_of(p->result, t);
     char title[128];
@@ -552,24 +573,28 @@ static int plot_timeline(plot *p) {
     for (size_t i = 0; i < json_array_size(rounds); i++) {
         const json_t *r = json_array_get(rounds, i);
         sum += number_or_0(r, "tokens");
-        last = number_or_0(r, "start_ms") + number_or_0(r, "draft_ms") + number_or_0(r, "verify_ms") +
-               number_or_0(r, "sample_ms");
+        last = number_or_0(r, "start_ms") + number_or_0(r, "draft_ms") +
+               number_or_0(r, "verify_ms") + number_or_0(r, "sample_ms");
     }
     char name[64];
     int n = snprintf(title, sizeof title, "One stream, %s: %.0f tokens in %.0f ms",
                      cli_arm_name(name, &arm), sum, last);
-    if (isfinite(plain_ms)) snprintf(title + n, sizeof title - (size_t)n, ", plainly in %.0f ms", plain_ms);
+    if (isfinite(plain_ms))
+        snprintf(title + n, sizeof title - (size_t)n, ", plainly in %.0f ms", plain_ms);
     const page g = {title, 2, 1, 6, 30};
     const int rc = begin(p, "timeline", &g);
     if (rc) return end(p, rc);
     /* Boxes of a round: the draft's tokens below, the target's own on top. */
-    fputs("# a round: begin, end of draft, of verify, of sampling (ms); tokens before, after the draft's, after all\n",
+    fputs("# a round: begin, end of draft, of verify, of sampling (ms); tokens before, after the "
+          "draft's, after all\n",
           p->dat);
     sum = 0;
     for (size_t i = 0; i < json_array_size(rounds); i++) {
         const json_t *r = json_array_get(rounds, i);
-        const double start = number_or_0(r, "start_ms"), drafted = start + number_or_0(r, "draft_ms");
-        const double verified = drafted + number_or_0(r, "verify_ms"), tokens = number_or_0(r, "tokens");
+        const double start = number_or_0(r, "start_ms"),
+                     drafted = start + number_or_0(r, "draft_ms");
+        const double verified = drafted + number_or_0(r, "verify_ms"),
+                     tokens = number_or_0(r, "tokens");
         const double accepted = fmin(number_or_0(r, "accepted"), tokens);
         fprintf(p->dat, "%.6g %.6g %.6g %.6g %.0f %.0f %.0f\n", start, drafted, verified,
                 verified + number_or_0(r, "sample_ms"), sum, sum + accepted, sum + tokens);
@@ -580,26 +605,35 @@ static int plot_timeline(plot *p) {
     fprintf(p->gp, "set xrange [0:%.6g]\nset yrange [0:%.6g]\nset style fill solid 1 noborder\n",
             1.02 * right, 1.05 * sum);
     /* The upper panel is the larger one. */
-    fputs("set tmargin at screen 0.86\nset bmargin at screen 0.42\nset ylabel 'tokens written'\nset format x ''\nplot ",
+    fputs("set tmargin at screen 0.86\nset bmargin at screen 0.42\nset ylabel 'tokens "
+          "written'\nset format x ''\nplot ",
           p->gp);
     fprintf(p->gp,
-            "'timeline.dat' index %d using (($1+$4)/2):(($5+$6)/2):1:4:5:6 with boxxyerror lc rgb '#f2a541' title 'tokens that the draft guessed'"
-            ", '' index %d using (($1+$4)/2):(($6+$7)/2):1:4:6:7 with boxxyerror lc rgb '#08306b' title 'tokens of the target'",
+            "'timeline.dat' index %d using (($1+$4)/2):(($5+$6)/2):1:4:5:6 with boxxyerror lc rgb "
+            "'#f2a541' title 'tokens that the draft guessed'"
+            ", '' index %d using (($1+$4)/2):(($6+$7)/2):1:4:6:7 with boxxyerror lc rgb '#08306b' "
+            "title 'tokens of the target'",
             block, block);
     if (isfinite(plain_ms))
-        fprintf(p->gp, ", [0:%.6g] x*%.8g with lines lc rgb '#606060' dt 2 lw 2 title 'plain decoding'",
+        fprintf(p->gp,
+                ", [0:%.6g] x*%.8g with lines lc rgb '#606060' dt 2 lw 2 title 'plain decoding'",
                 plain_ms, sum / plain_ms);
-    fputs(", keyentry with boxes lc rgb '#f9d9a8' title 'time drafting', keyentry with boxes lc rgb '#3f78b5' title 'time verifying'"
+    fputs(", keyentry with boxes lc rgb '#f9d9a8' title 'time drafting', keyentry with boxes lc "
+          "rgb '#3f78b5' title 'time verifying'"
           ", keyentry with boxes lc rgb '#333333' title 'time sampling'\n",
           p->gp);
-    fputs("unset key\nset format x\nunset ytics\nunset grid\nset ylabel 'time for'\nset yrange [0:1]\n"
-          "set xlabel 'time since decoding began (ms)'\nset tmargin at screen 0.37\nset bmargin at screen 0.21\n",
+    fputs("unset key\nset format x\nunset ytics\nunset grid\nset ylabel 'time for'\nset yrange "
+          "[0:1]\n"
+          "set xlabel 'time since decoding began (ms)'\nset tmargin at screen 0.37\nset bmargin at "
+          "screen 0.21\n",
           p->gp);
-    fprintf(p->gp,
-            "plot 'timeline.dat' index %d using (($1+$2)/2):(0.5):1:2:(0.1):(0.9) with boxxyerror lc rgb '#f9d9a8'"
-            ", '' index %d using (($2+$3)/2):(0.5):2:3:(0.1):(0.9) with boxxyerror lc rgb '#3f78b5'"
-            ", '' index %d using (($3+$4)/2):(0.5):3:4:(0.1):(0.9) with boxxyerror lc rgb '#333333'\n",
-            block, block, block);
+    fprintf(
+        p->gp,
+        "plot 'timeline.dat' index %d using (($1+$2)/2):(0.5):1:2:(0.1):(0.9) with boxxyerror lc "
+        "rgb '#f9d9a8'"
+        ", '' index %d using (($2+$3)/2):(0.5):2:3:(0.1):(0.9) with boxxyerror lc rgb '#3f78b5'"
+        ", '' index %d using (($3+$4)/2):(0.5):3:4:(0.1):(0.9) with boxxyerror lc rgb '#333333'\n",
+        block, block, block);
     return end(p, CLI_OK);
 }
 

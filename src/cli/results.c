@@ -11,8 +11,9 @@
 #include "cli/cli.h"
 
 enum {
-    VERSION = 1,     /* of the format, "tandem_bench" */
-    FEWEST_PAIRS = 5 /* all of fewer differ in one direction by chance too often: 4: one time in 8 */
+    VERSION = 1, /* of the format, "tandem_bench" */
+    FEWEST_PAIRS =
+        5 /* all of fewer differ in one direction by chance too often: 4: one time in 8 */
 };
 
 /* ---- reading ---- */
@@ -29,7 +30,9 @@ cli_arm cli_arm_of(const json_t *result, const json_t *c) {
     const char *verify = json_string_value(json_object_get(c, "verify"));
     cli_arm a = {.k = json_is_string(k) ? TD_DRAFT_AUTO : (int)json_integer_value(k),
                  .width = width >= 1 && width <= TD_MAX_DRAFT ? (int)width : 1,
-                 .temperature = isfinite(own) ? own : isfinite(top) ? top : 0};
+                 .temperature = isfinite(own)   ? own
+                                : isfinite(top) ? top
+                                                : 0};
     a.verify = verify ? verify : a.temperature == 0 ? "greedy" : "sampled";
     return a;
 }
@@ -56,7 +59,8 @@ const char *cli_arm_name(char buf[64], const cli_arm *a) {
 static bool is_case(const json_t *c) {
     const json_t *k = json_object_get(c, "k");
     if (json_is_string(k)) return !strcmp(json_string_value(k), "auto");
-    return json_is_integer(k) && json_integer_value(k) >= 0 && json_integer_value(k) <= TD_MAX_DRAFT;
+    return json_is_integer(k) && json_integer_value(k) >= 0 &&
+           json_integer_value(k) <= TD_MAX_DRAFT;
 }
 
 static bool are_cases(const json_t *list) {
@@ -107,7 +111,8 @@ int cli_plot_saved(const cli_args *a) {
 /* A figure before and after. Unknown numbers are NAN. */
 typedef struct change {
     double before, after;
-    double change, low, high; /* of the speed-up: relative; of the acceptance rate: low and high unused */
+    double change, low,
+        high; /* of the speed-up: relative; of the acceptance rate: low and high unused */
     double z;
     const char *verdict;
 } change;
@@ -121,8 +126,8 @@ typedef struct arm_change {
 typedef struct comparison {
     json_t *results[2]; /* owned */
     const char *paths[2];
-    arm_change *arms; /* (n_arms), owned */
-    size_t n_arms, n_pairs; /* prompts that both have; 0: others */
+    arm_change *arms;           /* (n_arms), owned */
+    size_t n_arms, n_pairs;     /* prompts that both have; 0: others */
     json_t *warnings, *only[2]; /* owned: texts, names of arms */
 } comparison;
 
@@ -169,7 +174,8 @@ static int paired_changes(const comparison *c, const cli_arm *a, double *v) {
     for (size_t i = 0; i < c->n_pairs; i++) {
         double ratio[2];
         for (int r = 0; r < 2; r++)
-            ratio[r] = ratio_of(find_case(c->results[r], json_object_get(prompt_at(c->results[r], i), "cases"), a));
+            ratio[r] = ratio_of(
+                find_case(c->results[r], json_object_get(prompt_at(c->results[r], i), "cases"), a));
         if (ratio[0] > 0 && ratio[1] > 0) v[n++] = ratio[1] / ratio[0] - 1;
     }
     return n;
@@ -211,7 +217,10 @@ static void judge_acceptance(const comparison *c, arm_change *a) {
     }
     const double p = (accepted[0] + accepted[1]) / (drafted[0] + drafted[1]);
     change *s = &a->acceptance;
-    *s = (change){.before = accepted[0] / drafted[0], .after = accepted[1] / drafted[1], .low = NAN, .high = NAN};
+    *s = (change){.before = accepted[0] / drafted[0],
+                  .after = accepted[1] / drafted[1],
+                  .low = NAN,
+                  .high = NAN};
     s->change = s->after - s->before;
     s->z = s->change == 0 ? 0 : s->change / sqrt(p * (1 - p) * (1 / drafted[0] + 1 / drafted[1]));
     s->verdict = !isfinite(s->z) ? "-" : s->z > 1.96 ? "higher" : s->z < -1.96 ? "lower" : "same";
@@ -243,14 +252,16 @@ static void find_warnings(comparison *c) {
     warn_if_other(c, "instruction set", "versions", "cpu");
     warn_if_other(c, "tandem", "versions", "tandem");
     if (!c->n_pairs)
-        json_array_append_new(c->warnings, json_string("the prompts are not the same: nothing is paired"));
+        json_array_append_new(c->warnings,
+                              json_string("the prompts are not the same: nothing is paired"));
 }
 
 static int find_arms(comparison *c) {
     const json_t *all[2];
     for (int r = 0; r < 2; r++)
         all[r] = json_object_get(c->results[r], "all");
-    if (!(c->arms = calloc(json_array_size(all[0]) + 1, sizeof *c->arms))) return cli_failed("out of memory");
+    if (!(c->arms = calloc(json_array_size(all[0]) + 1, sizeof *c->arms)))
+        return cli_failed("out of memory");
     for (int r = 0; r < 2; r++)
         for (size_t i = 0; i < json_array_size(all[r]); i++) {
             const json_t *own = json_array_get(all[r], i);
@@ -282,8 +293,8 @@ static const char *number(char buf[24], const char *format, double v) {
 static void print_speedups(const comparison *c) {
     char name[64], b[4][24];
     printf("speed-up over plain decoding, %s\n", c->n_pairs >= FEWEST_PAIRS
-                                                       ? "the change paired by prompt"
-                                                       : "the change from both intervals");
+                                                     ? "the change paired by prompt"
+                                                     : "the change from both intervals");
     printf("%-22s %8s %8s %8s  %18s  %s\n", "", "old", "new", "change", "95 % interval", "verdict");
     for (size_t i = 0; i < c->n_arms; i++) {
         const change *s = &c->arms[i].speedup;
@@ -321,8 +332,9 @@ static void print_speeds(const comparison *c) {
     printf("%-22s %8s %8s %8s\n", "", "old", "new", "change");
     for (size_t i = 0; i < c->n_arms; i++) {
         const double before = speed_of(c->arms[i].before), after = speed_of(c->arms[i].after);
-        printf("%-22s %8s %8s %6s %%\n", cli_arm_name(name, &c->arms[i].arm), number(b[0], "%.2f", before),
-               number(b[1], "%.2f", after), number(b[2], "%+.1f", 100 * (after / before - 1)));
+        printf("%-22s %8s %8s %6s %%\n", cli_arm_name(name, &c->arms[i].arm),
+               number(b[0], "%.2f", before), number(b[1], "%.2f", after),
+               number(b[2], "%+.1f", 100 * (after / before - 1)));
     }
 }
 
@@ -340,14 +352,16 @@ static void print_rest(const comparison *c) {
                 printf("text: in the %s result %s wrote another one than plain decoding\n", when[r],
                        cli_arm_name(name, &c->arms[i].arm));
         for (size_t i = 0; i < json_array_size(c->only[r]); i++)
-            printf("only in the %s result: %s\n", when[r], json_string_value(json_array_get(c->only[r], i)));
+            printf("only in the %s result: %s\n", when[r],
+                   json_string_value(json_array_get(c->only[r], i)));
     }
     printf("One arm in twenty that did not change is called faster or slower by chance.\n");
 }
 
 static json_t *json_change(const change *s, bool speedup) {
     json_t *o = json_pack("{s:o, s:o, s:o, s:s}", "old", cli_json_number(s->before), "new",
-                          cli_json_number(s->after), "change", cli_json_number(s->change), "verdict", s->verdict);
+                          cli_json_number(s->after), "change", cli_json_number(s->change),
+                          "verdict", s->verdict);
     if (speedup) {
         json_object_set_new(o, "low", cli_json_number(s->low));
         json_object_set_new(o, "high", cli_json_number(s->high));
@@ -363,20 +377,24 @@ static json_t *to_json(const comparison *c) {
         const arm_change *a = &c->arms[i];
         json_t *k = a->arm.k == TD_DRAFT_AUTO ? json_string("auto") : json_integer(a->arm.k);
         json_array_append_new(
-            arms, json_pack("{s:o, s:i, s:s, s:f, s:o, s:o, s:{s:o, s:o}, s:{s:O?, s:O?}}", "k", k, "width",
-                            a->arm.width, "verify", a->arm.verify, "temperature", a->arm.temperature, "speedup",
-                            json_change(&a->speedup, true), "acceptance", json_change(&a->acceptance, false),
-                            "tok_per_s", "old", cli_json_number(speed_of(a->before)), "new",
+            arms, json_pack("{s:o, s:i, s:s, s:f, s:o, s:o, s:{s:o, s:o}, s:{s:O?, s:O?}}", "k", k,
+                            "width", a->arm.width, "verify", a->arm.verify, "temperature",
+                            a->arm.temperature, "speedup", json_change(&a->speedup, true),
+                            "acceptance", json_change(&a->acceptance, false), "tok_per_s", "old",
+                            cli_json_number(speed_of(a->before)), "new",
                             cli_json_number(speed_of(a->after)), "same_text", "old",
-                            json_object_get(a->before, "same_text"), "new", json_object_get(a->after, "same_text")));
+                            json_object_get(a->before, "same_text"), "new",
+                            json_object_get(a->after, "same_text")));
     }
     return json_pack("{s:o, s:I, s:O, s:O, s:O}", "arms", arms, "paired_prompts",
-                     (json_int_t)c->n_pairs, "warnings", c->warnings,
-                     "only_old", c->only[0], "only_new", c->only[1]);
+                     (json_int_t)c->n_pairs, "warnings", c->warnings, "only_old", c->only[0],
+                     "only_new", c->only[1]);
 }
 
 int cli_compare(const cli_args *a) {
-    comparison c = {.paths = {a->compare, a->file}, .warnings = json_array(), .only = {json_array(), json_array()}};
+    comparison c = {.paths = {a->compare, a->file},
+                    .warnings = json_array(),
+                    .only = {json_array(), json_array()}};
     int rc = CLI_OK;
     for (int r = 0; r < 2 && !rc; r++)
         if (!(c.results[r] = cli_result_read(c.paths[r]))) rc = CLI_FAILED;

@@ -429,12 +429,14 @@ def test_bench(smol, tmp_path):
     assert [w["rows"] for w in r["passes"]["widths"]] == [1, 3, 6]
     assert r["passes"]["read_gb_per_s"]["median"] > 0.1 and 5 < r["passes"]["context"] < 19
     # Predicted from the costs and tokens printed beside it, by the formula of the design.
-    ms = {w["rows"]: w["ms"]["median"] for w in r["passes"]["widths"]}
+    one_ms = r["passes"]["widths"][0]["ms"]["median"]
+    growth = {w["rows"]: w["to_one_row"]["median"] for w in r["passes"]["widths"]}
     plain, *arms = r["all"]
     assert plain["predicted"] is None and not any(c["predicted"] for p in r["prompts"] for c in p["cases"])
     for c in arms:
-        round_ms = c["k"] * r["passes"]["draft_ms"] + ms[c["k"] + 1] + c["sample_ms"] / c["passes"]
-        want = c["acceptance_length"] * (ms[1] + plain["sample_ms"] / plain["passes"]) / round_ms
+        passes = c["k"] * r["passes"]["draft_to_one_row"]["median"] + growth[c["k"] + 1]
+        round_ms = passes * one_ms + c["sample_ms"] / c["passes"]
+        want = c["acceptance_length"] * (one_ms + plain["sample_ms"] / plain["passes"]) / round_ms
         assert abs(c["predicted"] / want - 1) < 1e-4
         assert sum(c["drafted_per_pos"]) == c["drafted"] and sum(c["accepted_per_pos"]) == c["accepted"]
     assert table[table.rindex("\n\n") + 2:].startswith(("Best here", "Do not", "Not certain"))

@@ -26,7 +26,7 @@ typedef struct world {
     int useful_at;               /* before this token it is worth nothing; 0: always */
     double hiccup;               /* share of passes that take four times as long */
     double free_rows;            /* so much of a row's time the table does not know of */
-    double second;               /* chance of each further candidate, when those before it are wrong */
+    double second; /* chance of each further candidate, when those before it are wrong */
 } world;
 
 typedef struct run {
@@ -39,8 +39,7 @@ static length_costs costs_of(const world *w) {
     length_costs c = {.near = 128, .far = 2048, .draft = (float)w->draft};
     for (int i = 0; i < 2; i++)
         for (int m = 1; m <= LENGTH_MAX + 1; m++)
-            c.verify[i][m] =
-                (float)(w->verify_1 + w->verify_row * (1 - w->free_rows) * (m - 1));
+            c.verify[i][m] = (float)(w->verify_1 + w->verify_row * (1 - w->free_rows) * (m - 1));
     return c;
 }
 
@@ -150,12 +149,14 @@ static void never_much_slower_than_plain(void **state) {
         {"wrong, and ten times as slow", 40, 2, 8, 10, 0, 0, 1, true, 0, 0, 0, 0, 0},
         {"rows cost as much as passes", 40, 38, 10, 1, 0.6, 0.2, 0.5, false, 0, 0, 0, 0, 0},
         {"good, then worthless", 40, 2, 15, 1, 0.95, 0.9, 0.8, true, 1000, 0, 0, 0, 0},
-        {"good until it has credit, then worthless, and sure", 40, 2, 15, 1, 1, 1, 1, true, 200, 0, 0, 0, 0},
+        {"good until it has credit, then worthless, and sure", 40, 2, 15, 1, 1, 1, 1, true, 200, 0,
+         0, 0, 0},
         {"worthless, then good", 40, 2, 15, 1, 0.95, 0.9, 0.8, true, 0, 2000, 0, 0, 0},
         {"a coin", 40, 2, 15, 1, 0.5, 0.5, 1, false, 0, 0, 0, 0, 0},
         {"just not worth it", 40, 4, 20, 1, 0.5, 0.3, 0.5, false, 0, 0, 0, 0, 0},
         {"free drafts, always wrong", 40, 2, 0.01, 1, 0, 0, 1, true, 0, 0, 0, 0, 0},
-        {"free drafts, always wrong, rows dearer than said", 40, 4, 0.01, 1, 0, 0, 1, true, 0, 0, 0, 1, 0},
+        {"free drafts, always wrong, rows dearer than said", 40, 4, 0.01, 1, 0, 0, 1, true, 0, 0, 0,
+         1, 0},
     };
     static run r;
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
@@ -166,9 +167,10 @@ static void never_much_slower_than_plain(void **state) {
                                    w->verify_1 + w->verify_row * LENGTH_MAX;
             const double over = worst_stretch(&r, w->verify_1);
             if (seed == 1)
-                print_message("%-52s %.3f of plain (256 tokens: %.3f), %5d drafted, worst %.0f of %.0f ms\n",
-                              w->name, speed(&r) * w->verify_1, 256 / r.ms[255] * w->verify_1, r.n_drafted,
-                              over, longest);
+                print_message(
+                    "%-52s %.3f of plain (256 tokens: %.3f), %5d drafted, worst %.0f of %.0f ms\n",
+                    w->name, speed(&r) * w->verify_1, 256 / r.ms[255] * w->verify_1, r.n_drafted,
+                    over, longest);
             /* What the table does not know of can come on top, once. */
             assert_true(over <= longest + w->free_rows * w->verify_row * LENGTH_MAX);
             assert_true(speed(&r) * w->verify_1 >= 1 / 1.06);
@@ -246,8 +248,9 @@ static void as_good_as_the_best_comb(void **state) {
                 }
                 if (sum > best) best = sum, best_k = k, best_width = width;
             }
-        print_message("%-36s %.3f of the best fixed comb, %dx%d (%.2f of plain); %.2f times chains\n", w->name,
-                      own / best, best_width, best_k, best / 10 * w->verify_1, own / chain);
+        print_message(
+            "%-36s %.3f of the best fixed comb, %dx%d (%.2f of plain); %.2f times chains\n",
+            w->name, own / best, best_width, best_k, best / 10 * w->verify_1, own / chain);
         assert_true(own >= 0.95 * best);
         assert_true(own >= 0.96 * chain);
     }
@@ -287,7 +290,8 @@ static void a_new_text_begins_with_a_guess(void **state) {
     const length_costs c = costs_of(&w);
     length_model l;
     length_init(&l, &c);
-    length_scope scope = {.n_pos = 100, .n_unread = 1, .n_places = LENGTH_MAX, .n_nodes = LENGTH_MAX, .width = 1};
+    length_scope scope = {
+        .n_pos = 100, .n_unread = 1, .n_places = LENGTH_MAX, .n_nodes = LENGTH_MAX, .width = 1};
     assert_true(length_choose(&l, &scope) > 0);
     scope.n_places = 0;
     assert_int_equal(length_choose(&l, &scope), 0);
@@ -298,14 +302,16 @@ static void a_new_text_begins_with_a_guess(void **state) {
     for (int i = 0; i < 300; i++) {
         scope.n_pos++;
         const int k = length_choose(&l, &scope);
-        length_learn(&l, &(length_round){
-                             .n_drafted = k, .n_places = k, .draft_ms = 15 * k, .verify_ms = 40 + 2 * k});
+        length_learn(
+            &l, &(length_round){
+                    .n_drafted = k, .n_places = k, .draft_ms = 15 * k, .verify_ms = 40 + 2 * k});
     }
     assert_true(length_expected(&l, 4) < 1.3);
     length_begin(&l);
     assert_true(l.all.tried <= 8.001);
     for (int i = 0; i < 40; i++)
-        length_learn(&l, &(length_round){.n_drafted = 4, .n_places = 4, .n_accepted = 4, .verify_ms = 48});
+        length_learn(
+            &l, &(length_round){.n_drafted = 4, .n_places = 4, .n_accepted = 4, .verify_ms = 48});
     assert_true(length_expected(&l, 4) > 4);
 }
 
