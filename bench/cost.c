@@ -15,10 +15,11 @@ enum {
     PREFILL_STEP = 256, /* positions read between two questions whether to go on: seconds at most */
     LOOK_EVERY = 8,     /* passes between two looks at the limits */
     LOOK_READS = 3,     /* the fastest counts: a single one can fall below what a pass reads */
-    /* One row is what all others are compared with, and narrow passes are what a draft asks for:
-     * they are short, so each visit takes the median of a few. */
+    /* One row is what all others are compared with, and narrow passes are what a draft asks for: they
+     * are short, so a round takes the median of a few laps. Not of passes in a row: what disturbs a
+     * shared machine often lasts for three of them. */
     NARROW = 8,
-    NARROW_PASSES = 3,
+    LAPS = 3,
     DRAFTS = 3 /* proposals */
 };
 
@@ -49,6 +50,7 @@ struct bench_costing {
     bench_cost *c;
     int n_done;           /* rounds */
     double *ms;           /* (n_rounds, n_rows) */
+    double *lap_ms;       /* (n_rows, LAPS) of the round at hand */
     double *draft_ms;     /* (n_rounds) */
     bench_limits *limits; /* (n_rounds) */
     double *column;       /* (n_rounds) scratch */
@@ -65,15 +67,19 @@ static td_code run_round(td_session *s, bench_probe *probe, cost_rounds *all, be
     if (c->with_draft &&
         (rc = td_measure_draft(s, c->n_context, DRAFTS, &all->draft_ms[round], err)))
         return rc;
-    for (int i = 0; i < c->n_rows; i++) {
-        const int at = round % 2 ? c->n_rows - 1 - i : i, m = c->rows[at];
-        const int done = round * c->n_rows + i;
-        if ((rc = ask(tick, user, what, done, c->n_rounds * c->n_rows, err))) return rc;
-        if (i % LOOK_EVERY == 0) bench_limits_look(&all->limits[round], probe, LOOK_READS);
-        if ((rc = td_measure_pass(s, c->n_context, m, m <= NARROW ? NARROW_PASSES : 1,
-                                  &all->ms[round * c->n_rows + at], err)))
-            return rc;
-    }
+    for (int lap = 0; lap < LAPS; lap++)
+        for (int i = 0; i < c->n_rows; i++) {
+            const int at = (round + lap) % 2 ? c->n_rows - 1 - i : i, m = c->rows[at];
+            const int done = (round * LAPS + lap) * c->n_rows + i;
+            if (lap && m > NARROW) continue;
+            if ((rc = ask(tick, user, what, done, c->n_rounds * LAPS * c->n_rows, err))) return rc;
+            if (i % LOOK_EVERY == 0) bench_limits_look(&all->limits[round], probe, LOOK_READS);
+            if ((rc = td_measure_pass(s, c->n_context, m, 1, &all->lap_ms[at * LAPS + lap], err)))
+                return rc;
+        }
+    for (int i = 0; i < c->n_rows; i++)
+        all->ms[round * c->n_rows + i] =
+            bench_range_of(&all->lap_ms[i * LAPS], c->rows[i] > NARROW ? 1 : LAPS).median;
     bench_limits_look(&all->limits[round], probe, LOOK_READS);
     all->n_done++;
     return TD_OK;
@@ -155,6 +161,7 @@ td_code bench_costing_open(bench_costing **out, bench_cost *c, td_error *err) {
     const size_t n_rounds = (size_t)c->n_rounds;
     bench_costing *x = td_calloc(1, sizeof *x);
     if (x && td_mul(&n, n_rounds, (size_t)c->n_rows) && (x->ms = td_calloc(n, sizeof *x->ms)) &&
+        (x->lap_ms = td_calloc((size_t)c->n_rows * LAPS, sizeof *x->lap_ms)) &&
         (x->draft_ms = td_calloc(n_rounds, sizeof *x->draft_ms)) &&
         (x->limits = td_calloc(n_rounds, sizeof *x->limits)) &&
         (x->column = td_calloc(n_rounds, sizeof *x->column))) {
@@ -172,6 +179,7 @@ void bench_costing_close(bench_costing **x) {
     if (!all) return;
     if (all->n_done) sum_up(all->c, all);
     free(all->ms);
+    free(all->lap_ms);
     free(all->draft_ms);
     free(all->limits);
     free(all->column);
