@@ -14,7 +14,10 @@
 
 typedef struct draft draft;
 
-enum { DRAFT_MAX = 64 }; /* tokens of one proposal */
+enum {
+    DRAFT_MAX = 64,    /* tokens of one proposal */
+    DRAFT_CLASSES = 24 /* kinds of guesses of a drafter that goes by text */
+};
 
 typedef struct draft_proposal {
     int n;                    /* tokens proposed, 0..DRAFT_MAX */
@@ -23,6 +26,8 @@ typedef struct draft_proposal {
     const float *q;           /* row r (n_vocab): the law of the tokens whose parent is r - 1, siblings drawn without
                                  replacement; in a chain, row i is that of token i. NULL: point masses. Owned by the
                                  drafter until its next call */
+    uint8_t guess[DRAFT_MAX]; /* of a drafter that goes by text: what stands behind the token, 0..DRAFT_CLASSES - 1 in
+                                 the drafter's own counting; how often tokens are accepted is learnt for each */
 } draft_proposal;
 
 /* How far and how wide a draft grows is asked for place by place, before anything is drawn for it: `confidence` is the
@@ -37,6 +42,10 @@ typedef struct draft_request {
     int max_tokens;                /* 0..DRAFT_MAX: the longest path */
     int width;                     /* candidates for each place of it, 0 and 1: one; the first goes on. All of them:
                                       at most DRAFT_MAX */
+    int max_nodes;                 /* tokens in all that a drafter that goes by text may propose where width > 1: any
+                                      tree of so many, as long as no token comes before its parent */
+    const float *guess_rate;       /* (DRAFT_CLASSES) share accepted of each kind of guess, as learnt; NULL: none is
+                                      known, the drafter has its own idea */
     const verify_sampler *sampler; /* of the target; greedy (temperature 0) proposes argmaxes */
     const int32_t *history;        /* the committed text, all of it, the last token included */
     int n_history;
@@ -124,5 +133,38 @@ typedef struct draft_model_config {
     int n_vocab;
 } draft_model_config;
 td_code draft_model_open(draft **out, const model *m, const draft_model_config *cfg, td_error *err);
+
+/* ---- text that is already there ----
+ * Drafters without a model: what followed the last words where they stood before. Their proposals are point masses and
+ * functions of the committed text, so that anything may be left out of them, also by what the tokens are. They do not
+ * ask (draft_request.ask); in a tree tokens come in falling order of the probability of their path, so that the first
+ * so many of them are the best tree of that size. */
+
+typedef struct draft_text_config {
+    int n_ctx, max_tokens, n_vocab;
+} draft_text_config;
+
+/* The continuation of the latest earlier place where the longest run of last tokens stood ("prompt lookup"); a chain. */
+td_code draft_lookup_open(draft **out, const draft_text_config *cfg, td_error *err);
+
+/* Texts of other requests or a corpus, shared by suffix drafters; all functions lock. It holds the newest tokens that
+ * fit into max_bytes (indices included) and forgets the oldest; no match crosses from one text into the next. */
+typedef struct draft_store draft_store;
+td_code draft_store_open(draft_store **out, size_t max_bytes, td_error *err);
+void draft_store_close(draft_store *s); /* no drafter may use it any more */
+void draft_store_add(draft_store *s, const int32_t *tokens, int n);
+size_t draft_store_bytes(const draft_store *s);
+int64_t draft_store_tokens(draft_store *s);
+
+/* Continuations of the longest earlier matches of the last tokens, weighed by match length and count (SuffixDecoding,
+ * arXiv 2411.04975), in this text and in the store (borrowed; NULL: this text alone). A tree where the request is wider
+ * than one. Adds nothing to the store. */
+td_code draft_suffix_open(draft **out, const draft_text_config *cfg, draft_store *store, td_error *err);
+
+/* The text that the caller expects: proposed from where the committed text stands in it; after an edit found again by
+ * the longest match. Without an expected text nothing is proposed. */
+td_code draft_prediction_open(draft **out, const draft_text_config *cfg, td_error *err);
+/* The expected text of the next draft_begin (copied; n 0: none), which takes it up. d is of draft_prediction_open. */
+td_code draft_prediction_set(draft *d, const int32_t *tokens, int n, td_error *err);
 
 #endif
