@@ -16,6 +16,7 @@ typedef struct draft draft;
 
 enum {
     DRAFT_MAX = 64,    /* tokens of one proposal */
+    DRAFT_SOURCES = 4, /* drafters in a list */
     DRAFT_CLASSES = 24 /* kinds of guesses of a drafter that goes by text */
 };
 
@@ -26,6 +27,7 @@ typedef struct draft_proposal {
     const float *q;           /* row r (n_vocab): the law of the tokens whose parent is r - 1, siblings drawn without
                                  replacement; in a chain, row i is that of token i. NULL: point masses. Owned by the
                                  drafter until its next call */
+    int source;               /* which drafter of a list it is from; -1: none of them was asked */
     uint8_t guess[DRAFT_MAX]; /* of a drafter that goes by text: what stands behind the token, 0..DRAFT_CLASSES - 1 in
                                  the drafter's own counting; how often tokens are accepted is learnt for each */
 } draft_proposal;
@@ -42,19 +44,24 @@ typedef struct draft_request {
     int max_tokens;                /* 0..DRAFT_MAX: the longest path */
     int width;                     /* candidates for each place of it, 0 and 1: one; the first goes on. All of them:
                                       at most DRAFT_MAX */
-    int max_nodes;                 /* tokens in all that a drafter that goes by text may propose where width > 1: any
-                                      tree of so many, as long as no token comes before its parent */
-    const float *guess_rate;       /* (DRAFT_CLASSES) share accepted of each kind of guess, as learnt; NULL: none is
-                                      known, the drafter has its own idea */
     const verify_sampler *sampler; /* of the target; greedy (temperature 0) proposes argmaxes */
     const int32_t *history;        /* the committed text, all of it, the last token included */
     int n_history;
     verify_rng rng;                /* position of the first drafted token; TD_STREAM_DRAFT only */
+    bool coupled;                  /* draw with the noise that the target will use (verify_coupled_draw) */
     draft_answer (*ask)(void *user, int i, float confidence); /* NULL: all places, `width` candidates for each */
     void *user;
     int max_read; /* of the text, a drafter that was left behind should read the last so many tokens at most;
                      0: all of it */
-    bool coupled;                  /* draw with the noise that the target will use (verify_coupled_draw) */
+    /* To drafters that go by text: */
+    int max_text;            /* in a list, what max_tokens is to them; 0: they are not asked */
+    int max_nodes;           /* tokens in all that they may propose where width > 1: any tree of so many, as long as
+                                no token comes before its parent */
+    const float *guess_rate; /* (DRAFT_CLASSES; in a list n_sources times) share accepted of each kind of guess, as
+                                learnt; NULL: none is known, the drafter has its own idea */
+    /* In a list: what the best first *n tokens (out) of this proposal by text are worth, in tokens, over doing without
+       them; 0 or less: they should be left out. NULL: the first that proposes anything is taken, whole. */
+    float (*weigh)(void *user, const draft_proposal *p, int *n);
 } draft_request;
 
 /* Token number `node` of a sampled proposal, `depth` tokens behind the text, drawn from q (n_vocab) without the
@@ -85,6 +92,12 @@ typedef struct draft_ops {
     td_code (*observe)(draft *d, const int32_t *tokens, int n_tokens, int n_accepted, td_error *err);
     size_t (*memory)(const draft *d);
     bool (*check)(const draft *d, const int32_t *text, int n);
+    /* Of a drafter that goes by text, (DRAFT_CLASSES): the share accepted of each kind of guess before anything is
+       known. NULL: a model. */
+    const float *guess_prior;
+    /* Of a list; NULL: it is one drafter. */
+    int (*n_sources)(const draft *d);
+    const draft *(*source)(const draft *d, int i);
 } draft_ops;
 
 struct draft {
@@ -120,6 +133,23 @@ static inline size_t draft_memory(const draft *d) { /* of its caches, as mapped 
 static inline bool draft_check(const draft *d, const int32_t *text, int n) {
     return d->ops->check(d, text, n);
 }
+static inline int draft_n_sources(const draft *d) {
+    return d->ops->n_sources ? d->ops->n_sources(d) : 1;
+}
+static inline const draft *draft_source(const draft *d, int i) { /* itself, where it is no list */
+    return d->ops->source ? d->ops->source(d, i) : d;
+}
+static inline const char *draft_name(const draft *d) { /* static */
+    return d->ops->name;
+}
+static inline bool draft_by_text(const draft *d) {
+    return d->ops->guess_prior != NULL;
+}
+
+/* Several drafters as one: of those that go by text the one whose proposal is worth most (draft_request.weigh), and
+ * where none is worth anything the model, which stands last. All of them follow the text. Owns the drafters from
+ * success on: 1 to DRAFT_SOURCES, at most one of them a model. */
+td_code draft_list_open(draft **out, draft *const *drafters, int n, td_error *err);
 
 /* A model with its own cache proposes a chain. It borrows m. vocabulary: n_vocab of the target; the
  * draft's own may be padded differently: q is over the target's n_vocab, ids the draft lacks have q = 0, ids

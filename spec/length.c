@@ -60,6 +60,7 @@ static void forget(length_rate *r, double share) {
 static void forget_all(length_model *l, double share) {
     forget(&l->all, share);
     forget(&l->pace, share);
+    forget(&l->overall, share);
     for (int i = 0; i < LENGTH_PLACES; i++)
         forget(&l->place[i], share);
     for (int i = 0; i < LENGTH_BINS; i++)
@@ -171,6 +172,18 @@ static double drafting_rate(const length_model *l) {
     return fmax(best, rate_of(&l->pace, best, weight));
 }
 
+/* What a round takes with the draft that is usual for this text. */
+static double drafted_ms(const length_model *l) {
+    double best = 0, ms = 0;
+    for (int k = 1; k <= l->scope.n_places; k++) {
+        const double rate = comb_rate(l, k);
+        if (!(rate > best)) continue;
+        best = rate;
+        ms = round_ms(l, l->scope.n_pos, l->scope.n_unread, k);
+    }
+    return ms;
+}
+
 /* What the ledger may hold: what the longest round can cost beyond a plain one. */
 static double most_credit(const length_model *l) {
     return round_ms(l, l->scope.n_pos, LENGTH_READ, LENGTH_MAX) - plain_round_ms(l);
@@ -185,13 +198,19 @@ int length_choose(length_model *l, const length_scope *scope) {
     l->n_asked = l->n_nodes = 0;
     l->path = 1;
     l->trying = false;
-    if (at->n_places <= 0) return at->n_places = 0;
+    if (at->n_places <= 0) at->n_places = 0;
+    if (!at->n_places && !at->text) return 0;
     l->credit_ms = fmin(l->credit_ms, most_credit(l));
     l->most_ms = l->credit_ms + (1 + slack) * plain_round_ms(l);
     const double plain_ms = verify_ms(l, at->n_pos, 1);
-    const double drafting = drafting_rate(l);
+    const double drafting = at->n_places ? drafting_rate(l) : 0;
     l->rate = fmax(drafting, 1 / plain_ms);
+    if (at->text && l->overall.tried > 0)
+        l->rate = fmax(l->rate, rate_of(&l->overall, l->rate, 4 * plain_ms));
+    l->other = fmax(1 - l->rate * plain_ms,
+                    at->n_places ? (drafting - l->rate) * drafted_ms(l) : -INFINITY);
     if (drafting * plain_ms <= 1) {
+        if (!at->n_places) return 0;
         const double costs = round_ms(l, at->n_pos, at->n_unread, 1) - plain_ms;
         if (costs > try_share * l->idle_ms) return at->n_places = 0;
         l->trying = true;
@@ -201,6 +220,22 @@ int length_choose(length_model *l, const length_scope *scope) {
         at->n_places--;
     l->trying = l->trying && at->n_places > 0;
     return at->n_places;
+}
+
+double length_weigh(const length_model *l, const double *path, int n, int *n_best) {
+    const length_scope *at = &l->scope;
+    double tokens = 1, best = -INFINITY;
+    *n_best = 0;
+    for (int i = 0; i < n && i < at->n_nodes; i++) {
+        const double ms = verify_ms(l, at->n_pos, i + 2);
+        if (ms > l->most_ms) break;
+        tokens += path[i];
+        const double net = tokens - l->rate * ms;
+        if (net <= best) continue;
+        best = net;
+        *n_best = i + 1;
+    }
+    return best - l->other;
 }
 
 length_answer length_ask(length_model *l, int i, float confidence) {
@@ -278,23 +313,32 @@ static void learn_pass(length_model *l, int m, double ms) {
     if (m > 1) follow(&l->row_drift[m], over, 0.05);
 }
 
+/* What a pass takes beyond twice its time is the machine's doing, not the draft's. */
+static double charged_ms(const length_model *l, const length_round *r, int m) {
+    return fmin(r->verify_ms + r->sample_ms, 2 * verify_ms(l, l->scope.n_pos, m));
+}
+
 void length_learn(length_model *l, const length_round *r) {
     const int m = r->n_drafted + 1, n_tokens = r->n_accepted + 1;
-    assert(m <= LENGTH_MAX + 1 && r->n_places <= r->n_drafted && r->sibling < LENGTH_WIDTH);
+    assert(m <= LENGTH_MAX + 1 && r->n_places <= r->n_drafted);
+    assert(r->text || r->sibling < LENGTH_WIDTH);
+    if (r->text) l->trying = false; /* it was put off */
     if (l->trying) forget_all(l, doubt);
-    learn_acceptance(l, r);
+    if (!r->text) learn_acceptance(l, r);
     learn_pass(l, m, r->verify_ms);
     l->row_ms += 0.1 * (r->sample_ms / m - l->row_ms);
     const double plain_ms = plain_round_ms(l);
     double over_ms = 0; /* a plain round is what plain decoding takes */
-    if (l->scope.n_places > 0) {
+    l->overall.tried = l->overall.tried * memory + r->draft_ms + r->verify_ms + r->sample_ms;
+    l->overall.accepted = l->overall.accepted * memory + n_tokens;
+    if (r->text) {
+        over_ms = r->draft_ms + charged_ms(l, r, m) - plain_ms * n_tokens;
+    } else if (l->scope.n_places > 0) {
         const int n_steps = l->n_asked > 0 ? l->n_asked : r->n_places > 0 ? r->n_places : 1;
         const double expected = draft_table_ms(l, l->scope.n_pos, l->scope.n_unread, n_steps);
         follow(&l->draft_drift, r->draft_ms / (expected * l->draft_drift),
                fmax(first_share / ++l->n_drafts, 0.1));
-        /* What a pass takes beyond twice its time is the machine's doing, not the draft's. */
-        const double pass_ms =
-            fmin(r->verify_ms + r->sample_ms, 2 * verify_ms(l, l->scope.n_pos, m));
+        const double pass_ms = charged_ms(l, r, m);
         over_ms = r->draft_ms + pass_ms - plain_ms * n_tokens;
         l->pace.tried = l->pace.tried * memory + r->draft_ms + pass_ms;
         l->pace.accepted = l->pace.accepted * memory + n_tokens;

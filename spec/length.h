@@ -15,6 +15,10 @@
  * every rule exact (trap 1 of the design). Further candidates have a rate by their number: of being the right one when
  * those before them were not.
  *
+ * Proposals by text (lookup, suffix ...) cost no step, and the share accepted of each kind of guess is learnt elsewhere
+ * (guesses.h). One is taken where it promises more than the round without it would: tokens less the time they take at
+ * the rate that a millisecond is worth, which is the best that can be had all the time, or has been had lately.
+ *
  * Where plain decoding looks better, drafts are tried now and then, for 2.5 % of its time; a try that paid cost nothing,
  * so that the next follows at once.
  *
@@ -64,12 +68,14 @@ typedef struct length_scope {
     int n_places; /* longest path, >= 0 */
     int n_nodes;  /* tokens in all, >= n_places */
     int width;    /* candidates for a place, 1..LENGTH_WIDTH */
+    bool text;    /* proposals by text may come (length_weigh); n_places may then be 0 for want of a model */
 } length_scope;
 
 typedef struct length_model {
     length_costs costs;
     length_rate all, place[LENGTH_PLACES], bin[LENGTH_BINS], sibling[LENGTH_WIDTH]; /* [0] is not used */
     length_rate pace;  /* of drafting rounds: tried: their milliseconds; accepted: their tokens */
+    length_rate overall; /* of all rounds, the same way */
     double drift, draft_drift;        /* actual times over the table's */
     double plain_drift;               /* the ledger's own, of passes of one row */
     double row_drift[LENGTH_MAX + 2]; /* the same of a pass of m rows, beyond what all passes share; [1] is 1 */
@@ -81,6 +87,7 @@ typedef struct length_model {
     length_scope scope; /* n_places: what the ledger covers */
     double rate;       /* tokens a millisecond that a token drafted has to be worth */
     double most_ms;    /* what the round may take */
+    double other;      /* what a round without text is worth: tokens beyond `rate` times its milliseconds */
     double path;       /* probability that the first candidates so far are all accepted */
     bool trying;       /* plain decoding looks better; this round only finds out whether it still is */
     int n_asked, n_nodes;
@@ -99,12 +106,18 @@ int length_choose(length_model *l, const length_scope *scope);
  * of them must have been drawn yet. */
 length_answer length_ask(length_model *l, int i, float confidence);
 
+/* After length_choose, before anything is drafted: what a proposal by text is worth, in tokens, beyond the round that
+ * length_choose had in mind; 0 or less: it should be left out. path: (n) the probability of each token's path, no token
+ * before its parent; *n_best: how many of the first tokens to take. They cost the draft nothing. */
+double length_weigh(const length_model *l, const double *path, int n, int *n_best);
+
 /* What became of the round for which length_choose was called last. */
 typedef struct length_round {
     int n_drafted;  /* tokens */
     int n_places;   /* of the draft: its longest path */
     int n_accepted;
     int sibling;    /* which of its place's candidates the last accepted token was, from 0 */
+    bool text;      /* the proposal was one by text: no model was asked */
     double draft_ms, verify_ms, sample_ms;
 } length_round;
 void length_learn(length_model *l, const length_round *r);

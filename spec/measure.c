@@ -178,9 +178,13 @@ td_code measure_costs(target *t, draft *d, int max_rows, length_costs *out,
     x.total = VISITS * (n + 1 + (reaches ? N_FAR : 0));
     out->far = room >= FAR ? FAR : reaches ? room : out->near + 1;
     float far_ms[N_FAR], *near_ms = out->verify[0];
+    bool has_model = false;
+    for (int i = 0; i < draft_n_sources(d); i++)
+        has_model |= !draft_by_text(draft_source(d, i));
+    out->draft = 0.001f; /* of guesses by text */
     td_code rc;
     if ((rc = draft_begin(d, text, TEXT, NULL, NULL, err)) ||
-        (rc = time_all(&x, out->near, NULL, n, near_ms + 1, &out->draft, err)) ||
+        (rc = time_all(&x, out->near, NULL, n, near_ms + 1, has_model ? &out->draft : NULL, err)) ||
         (reaches && (rc = time_all(&x, out->far, far_rows, N_FAR, far_ms, NULL, err))))
         goto done;
     for (int m = n + 1; m <= MOST_ROWS; m++) /* never asked for; no hole in the table */

@@ -7,6 +7,7 @@
  * Called once a round (tens of milliseconds); allocates nothing. */
 #include "spec/spec.h"
 
+#include "spec/guesses.h"
 #include "spec/measure.h"
 
 #include <assert.h>
@@ -25,10 +26,12 @@ struct spec {
     int n;          /* committed tokens */
     bool begun;     /* text and caches agree */
     bool following; /* the drafter observes this text */
+    bool has_model, has_text; /* among the drafters */
     spec_params params;
     uint32_t round;
     length_model length; /* of adapting; costs unset: costs.near == costs.far */
-    int n_draft_read; /* committed tokens when the drafter proposed last */
+    guesses guesses;  /* of drafters that go by text */
+    int n_draft_read; /* committed tokens when a model proposed last */
     draft_proposal proposal;
     int32_t rows[1 + DRAFT_MAX]; /* of the verify pass: last, then the proposal's */
     int parents[1 + DRAFT_MAX];
@@ -43,6 +46,9 @@ td_code spec_open(spec **out, target *t, draft *d, int max_draft, td_error *err)
     spec *s = td_calloc(1, sizeof *s);
     if (!s) goto memory;
     s->t = t, s->d = d, s->max_draft = max_draft;
+    guesses_init(&s->guesses, d);
+    for (int i = 0; i < s->guesses.n_sources; i++)
+        *(guesses_by_text(&s->guesses, i) ? &s->has_text : &s->has_model) = true;
     s->n_vocab = model_get_config(target_model(t))->n_vocab;
     s->n_ctx = kv_n_ctx(target_cache(t));
     if ((rc = verify_work_open(&s->sampling, s->n_vocab, err))) goto fail;
@@ -167,6 +173,7 @@ td_code spec_begin(spec *s, const int32_t *prompt, int n, const spec_params *p, 
     }
     s->params = *p;
     s->round = 0;
+    guesses_begin(&s->guesses);
     listener l = {.progress = progress, .user = user};
     rc = read_text(s, prompt, n, n - 1, n_prefilled, progress ? target_progress : NULL, &l, err);
     if (rc) return rc;
@@ -243,21 +250,38 @@ const length_model *spec_length(const spec *s) {
     return s->length.costs.far ? &s->length : NULL;
 }
 
-/* How far to draft: what the user asked for, or what pays, as far as the context and the token limit can use it. */
-static int draft_length(spec *s, int max_tokens) {
+/* How much a round may draft. */
+typedef struct bounds {
+    int model_places;            /* longest path of a model's draft; 0: it is not asked */
+    int text_places, text_nodes; /* of proposals by text */
+    int width;
+} bounds;
+
+/* What the user asked for, or what pays, as far as the context and the token limit can use it. */
+static bounds draft_bounds(spec *s, int max_tokens) {
     const spec_params *p = &s->params;
     const int room = s->n_ctx - target_len(s->t) - 1, width = p->width > 1 ? p->width : 1;
     int k = s->following ? p->draft_max : 0;
     if (k * width > room) k = room / width;
     if (max_tokens > 0 && k > max_tokens - 1) k = max_tokens - 1;
-    if (!p->adapt) return k;
+    if (k < 0) k = 0;
+    const bool text = s->has_text && k > 0;
+    bounds b = {.model_places = s->has_model ? k : 0,
+                .text_places = text ? k : 0,
+                .text_nodes = text ? k * width : 0,
+                .width = width};
+    if (!p->adapt || !k) return b;
     const bool chain = p->rule == VERIFY_BLOCK && p->sampler.temperature > 0;
-    return length_choose(&s->length,
-                         &(length_scope){.n_pos = s->n - 1,
-                                         .n_unread = s->n - s->n_draft_read,
-                                         .n_places = k,
-                                         .n_nodes = room < s->max_draft ? room : s->max_draft,
-                                         .width = chain ? 1 : LENGTH_WIDTH});
+    const length_scope scope = {.n_pos = s->n - 1,
+                                .n_unread = s->n - s->n_draft_read,
+                                .n_places = b.model_places,
+                                .n_nodes = room < s->max_draft ? room : s->max_draft,
+                                .width = chain ? 1 : LENGTH_WIDTH,
+                                .text = text};
+    b.model_places = length_choose(&s->length, &scope);
+    b.width = scope.width;
+    if (text) b.text_nodes = scope.n_nodes < LENGTH_MAX ? scope.n_nodes : LENGTH_MAX;
+    return b;
 }
 
 static draft_answer ask_length(void *user, int i, float confidence) {
@@ -265,13 +289,27 @@ static draft_answer ask_length(void *user, int i, float confidence) {
     return (draft_answer){.width = a.width, .go_on = a.go_on};
 }
 
+/* With fixed lengths a proposal by text is taken whole; where a model could be asked instead, only one that is more
+ * likely right than not. */
+static float weigh(void *user, const draft_proposal *p, int *n) {
+    spec *s = user;
+    double path[DRAFT_MAX];
+    guesses_note(&s->guesses, p, path);
+    *n = p->n;
+    if (!p->n) return 0;
+    if (s->params.adapt) return (float)length_weigh(&s->length, path, p->n, n);
+    return (float)path[0] - (s->has_model ? 0.5f : 0);
+}
+
 /* The proposal, checked: a drafter's mistake must not become a wrong pass. */
-static td_code draft_round(spec *s, int k, const verify_rng *rng, td_error *err) {
-    s->proposal.n = 0;
-    s->proposal.q = NULL;
-    if (k <= 0) return TD_OK;
-    const draft_request req = {.max_tokens = k,
-                               .width = s->params.width,
+static td_code draft_round(spec *s, const bounds *b, const verify_rng *rng, td_error *err) {
+    draft_proposal *x = &s->proposal;
+    x->n = x->source = 0;
+    x->q = NULL;
+    guesses_clear(&s->guesses);
+    if (b->model_places <= 0 && b->text_places <= 0) return TD_OK;
+    const draft_request req = {.max_tokens = b->model_places,
+                               .width = s->params.adapt && !s->has_text ? s->params.width : b->width,
                                .sampler = &s->params.sampler,
                                .history = s->text,
                                .n_history = s->n,
@@ -279,11 +317,14 @@ static td_code draft_round(spec *s, int k, const verify_rng *rng, td_error *err)
                                .coupled = s->params.rule == VERIFY_COUPLED,
                                .ask = s->params.adapt ? ask_length : NULL,
                                .user = s,
-                               .max_read = s->params.adapt ? LENGTH_READ : 0};
-    s->n_draft_read = s->n;
-    td_code rc = draft_propose(s->d, &req, &s->proposal, err);
+                               .max_read = s->params.adapt ? LENGTH_READ : 0,
+                               .max_text = b->text_places,
+                               .max_nodes = b->text_nodes,
+                               .guess_rate = s->guesses.rate[0],
+                               .weigh = weigh};
+    td_code rc = draft_propose(s->d, &req, x, err);
     if (rc) return rc;
-    const draft_proposal *x = &s->proposal;
+    if (x->source >= 0 && !guesses_by_text(&s->guesses, x->source)) s->n_draft_read = s->n;
     assert(x->n >= 0 && x->n <= s->max_draft);
     for (int i = 0; i < x->n; i++)
         assert(x->parent[i] >= -1 && x->parent[i] < i && x->token[i] >= 0 &&
@@ -363,8 +404,10 @@ td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {
     td_code rc;
 
     const uint64_t t0 = td_now_ns();
-    if ((rc = draft_round(s, draft_length(s, max_tokens), &rng, err))) goto fail;
+    const bounds b = draft_bounds(s, max_tokens);
+    if ((rc = draft_round(s, &b, &rng, err))) goto fail;
     const draft_proposal *x = &s->proposal;
+    const bool by_text = x->n && guesses_by_text(&s->guesses, x->source);
 
     const uint64_t t1 = td_now_ns();
     s->rows[0] = s->text[s->n - 1];
@@ -395,9 +438,11 @@ td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {
                                                  .n_places = n_places,
                                                  .n_accepted = result.n_accepted,
                                                  .sibling = last < 0 ? 0 : sibling_number(x, result.path[last]),
+                                                 .text = by_text,
                                                  .draft_ms = (double)(t1 - t0) / 1e6,
                                                  .verify_ms = (double)(t2 - t1) / 1e6,
                                                  .sample_ms = (double)(t3 - t2) / 1e6});
+    guesses_learn(&s->guesses, new_tokens, n_new);
     s->n += n_new;
     s->round++;
     if (s->following && (rc = draft_observe(s->d, new_tokens, n_new, result.n_accepted, err))) {
@@ -409,6 +454,7 @@ td_code spec_step(spec *s, int max_tokens, spec_round *out, td_error *err) {
                         .n_drafted = x->n,
                         .n_places = n_places,
                         .n_accepted = result.n_accepted,
+                        .source = x->source < 0 ? 0 : x->source,
                         .draft_ns = t1 - t0,
                         .verify_ns = t2 - t1,
                         .sample_ns = t3 - t2};

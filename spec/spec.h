@@ -35,6 +35,7 @@ typedef struct spec_round {
     int n_tokens;          /* 1 + n_accepted */
     int n_drafted, n_accepted; /* tokens; of the path that was accepted */
     int n_places;          /* of the draft: its longest path */
+    int source;            /* which drafter of a list it is from; 0 where nothing was drafted */
     uint64_t draft_ns, verify_ns, sample_ns;
 } spec_round;
 
